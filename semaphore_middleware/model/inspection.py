@@ -117,8 +117,7 @@ class Inspection:
     @property
     def longest_wait(self) -> float:
         """For how long the oldest request waits; 0: none does."""
-        waits = (member.longest_wait for member in self.members if member.waiting)
-        return max(waits, default=0.0)
+        return max((member.longest_wait for member in self.members), default=0.0)
 
     def __str__(self) -> str:
         return f"{self.scope}: {self.held}/{self.limit or '-'} held, {self.waiting} waiting"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,12 +49,11 @@ class JobShare:
     nodes: int
 
     @classmethod
-    def of(cls, members: Iterable[Member], set_weights: Mapping[str, float]) -> tuple[Self, ...]:
+    def of(cls, members: Sequence[Member], set_weights: Mapping[str, float]) -> tuple[Self, ...]:
         """The jobs of these nodes, by name, each group before its jobs; none if all are of one.
         `set_weights` are those that operators have set, by `share_name`.
         """
         by_job: dict[str, list[Member]] = {}
-        members = tuple(members)
         if len({member.job for member in members}) < 2:
             return ()
         for member in members:

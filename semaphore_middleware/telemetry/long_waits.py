@@ -80,7 +80,7 @@ class LongWaits(Explaining):
         now = asyncio.get_running_loop().time()
         if self._first_lease_ends == 0.0:
             self._first_lease_ends = now + self._semaphore.admin.lease
-        return min(FIRST_LOOK_S, LONG_WAIT_S) if now < self._first_lease_ends else LONG_WAIT_S
+        return FIRST_LOOK_S if now < self._first_lease_ends else LONG_WAIT_S
 
     def _look_in(self, seconds: float, scope: str) -> None:
         loop = asyncio.get_running_loop()

@@ -27,7 +27,8 @@ HOST = "127.0.0.1"
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(long_waits, "LONG_WAIT_S", LONG_WAIT_S)
+    for wait in ("LONG_WAIT_S", "FIRST_LOOK_S"):
+        monkeypatch.setattr(long_waits, wait, LONG_WAIT_S)
 
 
 def explained(caplog: Log) -> list[str]:
@@ -82,7 +83,6 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
 
 async def test_a_killed_holder(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(long_waits, "LONG_WAIT_S", 60.0)
-    monkeypatch.setattr(long_waits, "FIRST_LOOK_S", 0.05)
     killed = await Caller.join(server, "killed", lease=2.0)
     await killed.take("a")
     async with FairSemaphore(server.url, lease=2.0, observers=[LongWaits()]) as semaphore:

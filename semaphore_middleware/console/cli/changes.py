@@ -204,7 +204,7 @@ async def _change_all(admin: Admin, verb: str) -> None:
     snapshot = Snapshot.of(await admin.survey(), await admin.rules())
     rule, totals = await admin.rule(EVERY), snapshot.totals
     print(f"all sites: {rule_words(rule)}; {totals.held:,} held, {totals.waiting:,} waiting")
-    paused = [rule.name for rule in snapshot.rules if rule.paused and rule.name != EVERY]
+    paused = [rule.name for rule in snapshot.rules if rule.paused]
     if paused and verb == "resume":
         print(f"Paused by themselves, and still so: {names_of(paused)}.")
 

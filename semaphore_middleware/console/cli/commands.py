@@ -125,7 +125,7 @@ class VerbCommand(ScrapyCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.formatter_class = ListFormatter
-        parser.description = fill(parser.description or "", LINE)
+        parser.description = fill(self.long_desc(), LINE)
         parser.epilog = fill(f"scrapy {self.name} <verb> -h explains each. {EXITS}", LINE)
         verbs = "\n".join(f"  {verb:8} {text}" for verb, (_, text) in VERBS[self.name].items())
         parser.add_argument_group("Verbs", verbs)

@@ -205,7 +205,7 @@ def pause_words(pause: Pause) -> tuple[str, str]:
     if pause.asked:
         asked = f"asked for {seconds_of(pause.asked)} without requests"
         cause = f"the site refused a request and {asked}" if pause.refused else f"the site {asked}"
-    if pause.last_start is None or pause.last_start <= 0:
+    if not pause.last_start:
         return cause, "no request began after it"
     return cause, f"the last request began {seconds_of(pause.last_start)} after it"
 
@@ -345,7 +345,7 @@ def _chart(history: History, values: Mapping[int, int]) -> str:
     """A bar for each hour, as SVG; each has its number as a title."""
     width, height = CHART
     first = int(history.since) // HOUR_S * HOUR_S
-    step = width / max(1, (int(history.until) - first) // HOUR_S + 1)
+    step = width / ((int(history.until) - first) // HOUR_S + 1)
     highest = max(values.values(), default=0) or 1
     bars = "".join(
         f'<rect x="{(at - first) / HOUR_S * step:.2f}" width="{max(step * 0.9, 0.5):.2f}" '

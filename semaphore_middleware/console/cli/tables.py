@@ -398,8 +398,8 @@ def _totals(totals: Totals, server: str, width: int) -> Text:
         f"{count(totals.scopes, 'scope')}  {totals.held:,} held  {totals.waiting:,} waiting  "
         f"{totals.starts_per_second or 0.0:.1f} starts/s"
     )
-    name = cut(server, max(0, width - len(sums) - 2))
-    return Text(name.ljust(max(0, width - len(sums)))).append(sums, "bold")
+    name = cut(server, width - len(sums) - 2)
+    return Text(name.ljust(width - len(sums))).append(sums, "bold")
 
 
 def _keys(tracks: Sequence[Track], view: View) -> Text:

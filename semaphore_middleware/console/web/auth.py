@@ -36,7 +36,7 @@ class Auth:
         """Check the token and the origin: no other site's page may ask, even with the token."""
         if self._token is None:
             return False
-        if origin is not None and not (host and origin in (f"http://{host}", f"https://{host}")):
+        if origin not in (None, f"http://{host}", f"https://{host}"):
             return False
         given = (authorization or "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, f"Bearer {self._token}".encode())

@@ -131,7 +131,8 @@ def test_names_are_cut_where_they_are_alike() -> None:
 def seen(
     scope: str, held: int = 0, waiting: int = 0, started: int = 0, **more: object
 ) -> Inspection:
-    nodes = (Member("n", held, waiting, 1.0, 90.0, 15.0, Limit(4)),) if held or waiting else ()
+    longest = 90.0 if waiting else 0.0
+    nodes = (Member("n", held, waiting, 1.0, longest, 15.0, Limit(4)),) if held or waiting else ()
     fields = {"limit": 4, "limit_max": 4, "started": started} | more
     return Inspection(scope=scope, members=nodes, **fields)  # type: ignore[arg-type]
 
