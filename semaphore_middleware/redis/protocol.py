@@ -36,7 +36,7 @@ from semaphore_middleware.redis.records import (
 SILENT_S = 90.0
 """A node that was silent for longer than this says nothing any more: it would each minute."""
 
-VERSION = "4"
+VERSION = "5"
 """Of the protocol: nodes that speak different ones do not share a server."""
 
 T = TypeVar("T")
