@@ -143,7 +143,6 @@ export function confirm(asked) {
   text.replaceChildren(nameOf(asked.name), ` ${asked.text}`);
   write(yes, asked.yes);
   write(problem, "");
-  yes.disabled = false;
   confirmation.showModal();
 }
 

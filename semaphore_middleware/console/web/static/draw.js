@@ -67,11 +67,8 @@ export function nameOf(text) {
   return bdi;
 }
 
-export function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  if (text) made.textContent = text;
-  if (className) made.className = className;
-  return made;
+export function element(name, textContent = "", className = "") {
+  return Object.assign(document.createElement(name), { textContent, className });
 }
 
 /** An empty sparkline; the number that stands beside it says the same to those who do not see. */
@@ -87,7 +84,7 @@ export function sparkline(className) {
 
 /** Draw values, the newest at the right edge; `top` is the least that the upper edge stands for. */
 export function draw(svg, values, top) {
-  const most = Math.max(top, ...values, 1e-9);
+  const most = Math.max(top, ...values);
   const left = POINTS - values.length;
   const points = values.map((value, i) => `${left + i},${(19 - (18 * value) / most).toFixed(2)}`);
   const [area, line] = svg.children;

@@ -30,7 +30,7 @@ export function showNodes(state) {
     name: node.node,
     cells: [
       number(node.held), number(node.waiting), number(node.scopes), seconds(node.oldest),
-      seconds(node.longest_wait), seconds(Math.max(0, node.lease_left)),
+      seconds(node.longest_wait), seconds(node.lease_left),
     ],
     buttons: [["Evict…", () => evict(node, lease)]],
   }));

@@ -73,7 +73,6 @@ export function list(table) {
     if (buttons.length) tr.lastElementChild.className = "locked";
     for (const [i, [word]] of buttons.entries()) {
       const button = element("button", word, "plain");
-      button.type = "button";
       button.setAttribute("aria-label", `${word.replace("…", "")} ${name}`);
       button.addEventListener("click", () => row.item.buttons[i][1]());
       row.buttons.push(button);

@@ -24,16 +24,16 @@ let seen = dash; // when the state was as it is shown
 
 async function look() {
   clearTimeout(timer);
-  if (looking) looking.abort();
+  looking?.abort();
   const mine = (looking = new AbortController());
-  const timeout = setTimeout(() => mine.abort("late"), TIMEOUT_MS);
+  const timeout = setTimeout(() => mine.abort(), TIMEOUT_MS);
   const query = new URLSearchParams({ match, page, open: anchor || openedId() });
   try {
     const answer = await fetch(`state.json?${query}`, { signal: mine.signal });
-    if (!answer.ok) throw new Error((await answer.json()).error);
+    if (!answer.ok) throw new Error(answer.statusText);
     const state = await answer.json();
     if (mine === looking) display(state);
-  } catch (error) {
+  } catch {
     if (mine !== looking) return; // another look has taken this one's place
     failed += 1;
     lost ||= moment(new Date());

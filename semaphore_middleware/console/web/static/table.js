@@ -65,13 +65,12 @@ export function show(scopes, details) {
       rows.delete(id);
     }
   }
-  const known = rows.size;
   for (const scope of scopes) {
     if (!rows.has(scope.id)) rows.set(scope.id, make(scope));
     update(rows.get(scope.id), scope);
   }
   const order = scopes.flatMap(({ id }) => [rows.get(id).tr, ...(openedId() === id ? [opened.tr] : [])]);
-  arrange(body, order, known && isHeld());
+  arrange(body, order, isHeld());
   hideEmptyColumns();
   showDetails(details);
 }
@@ -90,7 +89,6 @@ function hideEmptyColumns() {
 
 function make(scope) {
   const button = element("button", "", "scope");
-  button.type = "button";
   button.setAttribute("aria-expanded", "false");
   button.append(nameOf(scope.scope));
   button.addEventListener("click", () => toggle(scope.id));
@@ -197,7 +195,7 @@ function showDetails(details) {
     name: node.node,
     cells: [
       number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
-      seconds(Math.max(0, node.lease_left)),
+      seconds(node.lease_left),
     ],
   }));
   opened.nodes.show(shown, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);
