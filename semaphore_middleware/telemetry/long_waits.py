@@ -44,10 +44,9 @@ class Explaining(Observer):
         look.add_done_callback(self._looks.discard)
 
     async def close(self) -> None:
-        looks = list(self._looks)
-        for look in looks:
+        for look in self._looks:
             look.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        await asyncio.gather(*self._looks, return_exceptions=True)
 
 
 class LongWaits(Explaining):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.console.cli.commands import CommandError, Status
-from semaphore_middleware.console.cli.connect import admin_of
+from semaphore_middleware.console.cli.connect import admin_of, do_with_admin
 from semaphore_middleware.console.cli.formatting import (
     count,
     held_of,
@@ -32,7 +31,6 @@ from semaphore_middleware.scrapy.settings import value_of
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-T = TypeVar("T")
 NONE = "none"  # in place of a number or a rate
 DESCRIPTIONS = {
     "limit": "Set a site's limit, for all nodes, at once: N, or some of the options; what is not "
@@ -126,28 +124,18 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> Status | None:
     if verb in ("evict", "trust"):
         return (_evict if verb == "evict" else _trust)(settings, options)
     if verb == "share":
-        return _do(settings, lambda admin: _share(admin, options))
+        return do_with_admin(settings, lambda admin: _share(admin, options))
     name, limit = _limit(options) if verb == "limit" else (options.scope, {})
     if verb in ALL and options.all == (name is not None):
         raise CommandError(f"{verb} takes either SCOPE or --all", Status.WRONG)
     if name is not None:
-        return _do(settings, lambda admin: _change(admin, verb, name, limit))
-    if verb == "reset" and (rules := _do(settings, Admin.rules)):
+        return do_with_admin(settings, lambda admin: _change(admin, verb, name, limit))
+    if verb == "reset" and (rules := do_with_admin(settings, Admin.rules)):
         names = names_of([rule.name for rule in rules])
         print(f"{count(len(rules), 'rule')} will be removed: {names}.")
         if not options.yes and not _confirmed("Go on? [y/N] "):
             return Status.DECLINED
-    return _do(settings, lambda admin: _change_all(admin, verb))
-
-
-def _do(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Do it with a client of its own: none is open while a question waits for its answer."""
-
-    async def do() -> T:
-        async with admin_of(settings) as admin:
-            return await work(admin)
-
-    return asyncio.run(do())
+    return do_with_admin(settings, lambda admin: _change_all(admin, verb))
 
 
 # Rules -------------------------------------------------------------------------------------------
@@ -239,11 +227,11 @@ async def _print_rule(admin: Admin, scope: str) -> None:
 
 def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
     """Print the node's permits and waiting requests, ask, and give them all back."""
-    node = _find(options.node, Snapshot.of(_do(settings, Admin.survey), ()).nodes)
+    node = _find(options.node, Snapshot.of(do_with_admin(settings, Admin.survey), ()).nodes)
     print(_describe(node, value_of("SEMAPHORE_LEASE", settings)))
     if not options.yes and not _confirmed("Give it all back now? [y/N] "):
         return Status.DECLINED
-    permits, requests = _do(settings, lambda admin: admin.evict(node.node))
+    permits, requests = do_with_admin(settings, lambda admin: admin.evict(node.node))
     print(f"Gave back {count(permits, 'permit')} and dropped {count(requests, 'waiting request')}.")
     return Status.DONE
 
@@ -291,7 +279,7 @@ def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
     )
     if not options.yes and not all(map(_confirmed, TRUST_QUESTIONS)):
         return Status.DECLINED
-    _do(settings, Admin.trust)
+    do_with_admin(settings, Admin.trust)
     print("Permits are granted from now on.")
     return Status.DONE
 

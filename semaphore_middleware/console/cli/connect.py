@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from semaphore_middleware.console.cli.commands import CommandError, Status
 from semaphore_middleware.core.admin import Admin
@@ -14,6 +16,8 @@ from semaphore_middleware.scrapy.settings import value_of
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
+
+T = TypeVar("T")
 
 
 def admin_of(settings: BaseSettings) -> Admin:
@@ -29,6 +33,16 @@ def admin_of(settings: BaseSettings) -> Admin:
         prefix=value_of("SEMAPHORE_PREFIX", settings),
         url_from=url_from,
     )
+
+
+def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Do it with a client of its own: none is open while a question waits for its answer."""
+
+    async def do() -> T:
+        async with admin_of(settings) as admin:
+            return await work(admin)
+
+    return asyncio.run(do())
 
 
 def crawls_of(settings: BaseSettings) -> Crawls:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
-from semaphore_middleware.console.cli.connect import admin_of
+from semaphore_middleware.console.cli.connect import do_with_admin
 from semaphore_middleware.console.cli.formatting import rule_words
 from semaphore_middleware.console.verify import Verdict, is_ours, lines_of, opened
 from semaphore_middleware.core.robotstxt import RobotsTxt
@@ -66,7 +65,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         if history is None:
             return Status.DECLINED
     else:
-        history = asyncio.run(_ask(settings, scope, period))
+        history = do_with_admin(settings, lambda admin: admin.history(scope, period))
     if not (history.minutes or history.pauses):
         raise CommandError(f"nothing is known of {clean(options.name)!r}", Status.UNKNOWN)
     if options.html:
@@ -81,11 +80,6 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     elif not options.html:
         _show(history)
     return Status.DONE
-
-
-async def _ask(settings: BaseSettings, scope: str, period: float) -> History:
-    async with admin_of(settings) as admin:
-        return await admin.history(scope, period)
 
 
 def _read(source: str, scope: str) -> History | None:

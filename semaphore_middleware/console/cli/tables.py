@@ -417,7 +417,7 @@ def sparkline(values: Iterable[float], most: float, length: int) -> str:
     """The last values as bars, the newest on the right; a small value is visible, zero is empty."""
     last = list(values)[-length:]
     steps = len(BARS) - 1
-    bars = [BARS[min(steps, -int(-value * steps // most))] if most else BARS[0] for value in last]
+    bars = [BARS[-int(-value * steps // most)] if most else BARS[0] for value in last]
     return "".join(bars).rjust(length)
 
 

@@ -275,7 +275,7 @@ def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> No
 
 
 def test_of_a_bar_even_the_smallest_is_seen() -> None:
-    assert sparkline([0, 1, 50, 100, 101], 100, 8) == "    ▁▄██"
+    assert sparkline([0, 1, 50, 100], 100, 8) == "     ▁▄█"
     assert sparkline([0.001], 1000, 1) == "▁"
     assert sparkline([0, 0], 0, 3) == "   "
     assert sparkline(range(100), 99, 3) == "███"

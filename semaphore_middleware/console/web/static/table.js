@@ -214,7 +214,7 @@ function showHour(history) {
   HOUR.forEach(([name, label, format], i) => {
     const [caption, line] = opened.tr.querySelectorAll("figure")[i].children;
     const values = history[name].map((value) => value ?? 0);
-    write(caption, `${label}, last hour: at most ${format(Math.max(0, ...values))}`);
+    write(caption, `${label}, last hour: at most ${format(Math.max(...values))}`);
     draw(line, values, 1);
   });
 }
