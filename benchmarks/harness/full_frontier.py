@@ -69,7 +69,7 @@ class FullFrontier:
     def __init__(self, server: RedisServer, client: redis.Redis) -> None:
         self._server, self._client = server, client
         self._crawl = CrawlClient(CrawlSettings(server.url, NAME, "node", lease=3600))
-        self._dumps = JsonSerializer().dumps
+        self._dumps = JsonSerializer(()).dumps
         self._random = Random(1)
         self._pages = 0
         self._in_hand: list[TakenRequest] = []

@@ -25,7 +25,7 @@ class Feeds:
         self._locked: WeakSet[IO[bytes]] = WeakSet()
         for feed, options in settings.getdict("FEEDS").items():
             scheme = urlsplit(uri := str(feed)).scheme
-            overwrites = options.get("overwrite", scheme not in ("", "file", "stdout"))
+            overwrites = options.get("overwrite", scheme not in ("", "file"))
             if overwrites and scheme != "stdout" and "%(" not in uri:
                 logger.warning(
                     "FEEDS: each node overwrites %s, also one that is started again: the items "

@@ -64,7 +64,7 @@ class JsonSerializer:
     choose any class of any package.
     """
 
-    def __init__(self, packages: Collection[str] = ()) -> None:
+    def __init__(self, packages: Collection[str]) -> None:
         self._packages = frozenset(packages)
 
     def dumps(self, fields: Fields) -> bytes:
@@ -176,7 +176,7 @@ class PickleSerializer:
     pickle names: whoever can write to the server can run code on every node.
     """
 
-    def __init__(self, _packages: Collection[str] = ()) -> None: ...
+    def __init__(self, _packages: Collection[str]) -> None: ...
 
     def dumps(self, fields: Fields) -> bytes:
         """Raises any error for a value that cannot be pickled."""

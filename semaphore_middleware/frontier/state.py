@@ -56,7 +56,7 @@ class Places:
     and of equals the last one made first, or the first one.
     """
 
-    def __init__(self, last_first: bool = False, last_start_first: bool = False) -> None:
+    def __init__(self, last_first: bool, last_start_first: bool) -> None:
         self._last_first = last_first, last_start_first
         # Made here: the server might repeat itself after it has lost data.
         self._process = chance.source.randbytes(4)

@@ -59,8 +59,7 @@ end
 
 -- A turn after all other sites'.
 local function last_turn()
-  local last = redis.call('ZRANGE', sites, -1, -1, 'WITHSCORES')[2]
-  return math.max(0, last or 0) + 1
+  return (redis.call('ZRANGE', sites, -1, -1, 'WITHSCORES')[2] or 0) + 1
 end
 
 local has_new_requests = false -- for nodes that wait
@@ -181,7 +180,7 @@ end
 local function offer_requests(passes_on)
   if has_new_requests and has_requests() then
     make_offer()
-  elseif passes_on and redis.call('EXISTS', hungry) == 1 and has_requests() then
+  elseif passes_on and has_requests() then
     wake_hungry_nodes()
   end
 end
