@@ -65,6 +65,28 @@ async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(clien
         await node.idles()
 
 
+async def test_what_two_nodes_have_died_with_is_done_alone(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/")
+        await node.has_unfinished(1)
+        for dead in (node.other(), node.other()):
+            assert len(dead.takes(Demand(1, 1))) == 1
+            dead.dies()
+        node.enqueue("http://b/")
+        plain = await node.start()
+        await node.finds_nothing()
+        assert (plain.url, node.taken) == ("http://b/", 1)
+        node.finish(plain)
+        node.scheduler._spider_idle()
+        assert node.scheduler.has_pending_requests()
+        alone = await node.start()
+        node.enqueue("http://b/more")
+        await node.has_unfinished(2)
+        assert (alone.url, node.taken) == ("http://a/", 1)
+        node.finish(alone)
+        node.finish(await node.start())
+
+
 # Calls ------------------------------------------------------------------------------------------
 
 
@@ -380,13 +402,14 @@ async def test_a_node_that_would_crawl_something_else_fails_after_the_end(
 
 
 async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplog: Logged) -> None:
-    results = (Response("http://a/", status=503), Failure(TimeoutError()), Response("http://a/"))  # type: ignore[no-untyped-call]
+    results: list[Response | Failure] = [Failure(TimeoutError())]  # type: ignore[no-untyped-call]
+    results += [Response("http://a/", status=status) for status in (503, 429, 200)]
     for result in results:
         caplog.clear()
         async with joined(client) as node:
             await node.visits("http://a/", result)
             await node.idles()
-            fails = not isinstance(result, Response) or result.status == 503
+            fails = result is not results[-1]
             assert ("has fetched nothing" in caplog.text) == fails
             assert node.closes("finished") == fails
 
@@ -413,7 +436,7 @@ async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logge
 
 
 async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
-    async with joined(client) as node:
+    async with joined(client, CRAWL_LEASE=600) as node:  # it works at once, not at the next renewal
         other = node.other()
         other.works()
         await node.finds_nothing()

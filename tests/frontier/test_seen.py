@@ -112,6 +112,7 @@ def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
     assert result_of(first.end(at_once=True))
     assert client.ttl(first.keys.of("seen")) > 0
     second = begins()
+    assert client.ttl(first.keys.of("seen")) == -1  # it does not expire in this run
     assert push(second, known) == [False] * 50 + [True] * 150
     second.drops()
     assert crawl_keys(client) == []

@@ -19,6 +19,11 @@ def test_sites_take_turns_however_much_each_has(one: Node, two: Node) -> None:
     assert turns == ["ab", "ca", "bc", "ab", "ca"]
 
 
+def test_a_site_with_a_zero_byte_is_not_taken_for_another(one: Node) -> None:
+    one.fill(**{"a": 1, "a\0b": 1})
+    assert [taken.site for taken in one.takes(Demand(2, 1))] == ["a", "a b"]
+
+
 def test_a_new_site_waits_for_one_turn_of_the_others(one: Node) -> None:
     one.fill(a=9, b=9)
     assert sites(one.takes(Demand(1, 1))) == "a"
