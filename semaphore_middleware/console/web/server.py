@@ -160,8 +160,9 @@ class Page:
 
     async def metrics(self, _: web.Request) -> web.Response:
         """All figures, for Prometheus."""
-        snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
-        body = self._metrics.text(None if _problem(self._poller) else snapshot, crawls or {})
+        await asyncio.gather(self._poller.look(), self._crawls_poller.look())
+        newest = None if _problem(self._poller) else self._poller.snapshot
+        body = self._metrics.text(newest, self._crawls_poller.snapshot or {})
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def token(self, request: web.Request) -> web.Response:

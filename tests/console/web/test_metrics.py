@@ -9,11 +9,15 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console import poller
+from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.console.web import server as web
+from semaphore_middleware.console.web.metrics import ClusterMetrics
+from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.telemetry import prometheus
 from tests.console.web.pages import Served, serving
 from tests.support.frontier import set_one_aside
-from tests.support.nodes import eventually
+from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.servers import RedisServer
 from tests.telemetry.scrapes import Scrape, scrape
 
@@ -63,6 +67,38 @@ async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
             permit.release()
         for one in waiting:
             one.cancel()
+
+
+async def test_a_visit_that_waits_for_crawls_counts_no_older_survey(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
+    noted: list[int] = []
+    note, asked, let_go = ClusterMetrics.note, asyncio.Event(), asyncio.Event()
+
+    def note_too(self: ClusterMetrics, snapshot: Snapshot) -> None:
+        note(self, snapshot)
+        noted.append(sum(row.started for row in snapshot.scopes))
+
+    async def survey(_: Crawls) -> dict[str, Counts]:
+        asked.set()
+        await let_go.wait()
+        return {}
+
+    monkeypatch.setattr(ClusterMetrics, "note", note_too)
+    monkeypatch.setattr(Crawls, "survey", survey)
+    monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
+    monkeypatch.setattr(poller, "LATE_AFTER_S", TIMEOUT_S)
+    async with serving(server) as page, FairSemaphore(server.url, turn=0) as node:
+        await node.acquire("a", 9)
+        await eventually(lambda: 1 in noted)
+        visit = asyncio.create_task(seen_at(page))
+        await asked.wait()
+        known = len(noted)
+        await eventually(lambda: len(noted) > known + 1)
+        await node.acquire("a", 9)
+        await eventually(lambda: 2 in noted)
+        let_go.set()
+        assert value(await visit, "permits_granted_total", scope="a") == 2
 
 
 async def test_counts_go_on_when_the_server_has_forgotten_them(
