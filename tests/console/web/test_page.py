@@ -288,6 +288,8 @@ async def test_what_matters_is_announced(server: RedisServer, chromium: Chromium
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         permits = await fill(node, "busy.example", held=2, waiting=1)
         await browser.until(NAMES, ["busy.example"])
+        # A look that another one replaces has not failed.
+        await browser.see("[1, 2].forEach(() => document.dispatchEvent(new Event('changed')))")
         permits[0].release()
         await browser.until(cells("busy.example", "waiting"), ["0"])
         assert await browser.see(NEWS) == ""

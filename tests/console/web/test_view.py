@@ -10,7 +10,7 @@ from semaphore_middleware import Inspection, Member, Rule, ServerState
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
 from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, show, show_crawls
 from semaphore_middleware.frontier.state import Counts
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import LIMITLESS, Limit
 
 
 def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection:
@@ -41,7 +41,7 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     name = "www.example.org"
     set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}
     one = Inspection(name, 3, (n, other), limit_max=8, **spaced, **off, **set_by)
-    rule = Rule("*.example.org", "boss", concurrency=8, delay=0.5, rate="none", paused=True)
+    rule = Rule("*.example.org", "boss", concurrency=LIMITLESS, delay=0.5, rate="none", paused=True)
     snapshot = Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0))
     told = show(snapshot, {"open": scope_id(name)})
     assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0, None]
@@ -59,9 +59,10 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         *(["n", 1, 2, 1, 1.0, 7.25, 9.0], ["other", 1, 0, 1, 0.0, None, 8.5])
     ]
     assert values(shown_rule) == [
-        *("*.example.org", 8, False, 0.5, None, None, "none", None, True, "boss")
+        *("*.example.org", None, True, 0.5, None, None, "none", None, True, "boss")
     ]
     assert (told["matching"], told["more_nodes"], told["more_rules"]) == (1, 0, 0)
+    assert show(Snapshot.of([], [Rule("*", "boss", paused=True)]), {})["paused_by"] == "boss"
 
 
 @pytest.mark.parametrize(

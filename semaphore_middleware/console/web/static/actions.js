@@ -22,7 +22,6 @@ export function changeForm(scope, title) {
   const answer = form.querySelector(".answer");
   form.setAttribute("aria-label", title ? `Change ${title}` : "Change any scope or pattern");
   const act = async (what, said) => {
-    answer.classList.remove("wrong");
     answer.textContent = "…";
     const { error } = await send("actions", { name: scope(), ...what });
     answer.classList.toggle("wrong", Boolean(error));

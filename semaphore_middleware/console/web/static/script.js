@@ -26,20 +26,18 @@ async function look() {
   clearTimeout(timer);
   looking?.abort();
   const mine = (looking = new AbortController());
-  const timeout = setTimeout(() => mine.abort(), TIMEOUT_MS);
+  setTimeout(() => mine.abort(), TIMEOUT_MS);
   const query = new URLSearchParams({ match, page, open: anchor || openedId() });
   try {
     const answer = await fetch(`state.json?${query}`, { signal: mine.signal });
     if (!answer.ok) throw new Error(answer.statusText);
-    const state = await answer.json();
-    if (mine === looking) display(state);
+    display(await answer.json());
   } catch {
     if (mine !== looking) return; // another look has taken this one's place
     failed += 1;
     lost ||= moment(new Date());
     problem(`Connection lost: since ${lost} the server of this page does not answer. It is tried again by itself. What is shown was the state at ${seen}.`);
   } finally {
-    clearTimeout(timeout);
     if (mine === looking) {
       looking = null;
       if (!document.hidden) timer = setTimeout(look, Math.min(INTERVAL_MS * 2 ** failed, MAX_INTERVAL_MS));

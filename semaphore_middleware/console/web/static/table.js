@@ -186,10 +186,11 @@ function toggle(id) {
 
 function showDetails(details) {
   if (!opened) return;
-  const { nodes, jobs, more_nodes: more } = details && details.id === opened.id ? details : { nodes: [], jobs: [], more_nodes: 0 };
+  const isHere = details?.id === opened.id;
+  const { nodes, jobs, more_nodes: more } = isHere ? details : { nodes: [], jobs: [], more_nodes: 0 };
   const shares = jobs.map((one) => `${one.job || "no job"} ${number(one.held)} held, ${number(one.waiting)} waiting, weight ${one.weight}`);
   write(opened.tr.querySelector(".jobs"), jobs.length ? `Shared by jobs: ${shares.join("; ")}` : "");
-  if (details && details.id === opened.id) showHour(details.history);
+  if (isHere) showHour(details.history);
   const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";
   const shown = nodes.map((node) => ({
     name: node.node,
