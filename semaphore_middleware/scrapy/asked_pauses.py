@@ -6,7 +6,6 @@ function here raises.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ def quota_reset(response: Response) -> float | None:
 
 def _delay(text: str, response: Response) -> float | None:
     if text.isascii() and text.isdigit():
-        return float(text) if len(text) < 16 else math.inf
+        return float(text)
     date = _timestamp(text)
     return None if date is None else max(0.0, date - _now(response))
 

@@ -201,7 +201,7 @@ class ScopeFinder:
                 if name is not None:
                     yield name, index == 0
 
-    def _name_of(self, kind: str, host: str) -> str:
+    def _name_of(self, kind: str | Namer, host: str) -> str:
         if kind == ALL:
             return ALL
         return normal_host(host) if kind == "host" else f"domain:{self._domain_of(host)}"
@@ -210,9 +210,8 @@ class ScopeFinder:
         host = _host_in(scheme, netloc)
         if not host:
             return NO_SCOPES
-        kinds = (kind for kind in self._kinds if isinstance(kind, str))
         return self._with_limits(
-            tuple((self._name_of(kind, host), index == 0) for index, kind in enumerate(kinds))
+            tuple((self._name_of(kind, host), index == 0) for index, kind in enumerate(self._kinds))
         )
 
     def _has_default(self, name: str) -> bool:

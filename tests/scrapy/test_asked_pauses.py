@@ -30,7 +30,7 @@ def response(fields: Fields, date: str | None = DATE) -> Response:
 
 
 TIMES: list[tuple[str | list[str], float]] = [
-    *(("30", 30), (" 0 ", 0), ("1" + "0" * 18, math.inf), ("9" * MEGABYTE, math.inf)),
+    *(("30", 30), (" 0 ", 0), ("1" + "0" * 18, 1e18), ("9" * MEGABYTE, math.inf)),
     *((formatdate(NOW + 90, usegmt=True), 90), (formatdate(NOW - 90, usegmt=True), 0)),
     *((["5", "60", "7"], 60), (["soon", "5"], 5)),
 ]

@@ -10,8 +10,7 @@ local how = next_argument()
 if not run_id or (ended and how ~= 'forget') then return { 'none' } end
 if how == 'forget' then
   -- The crawl's clock stands still while nobody calls: of this silence the wall clock tells, as in state.py.
-  local silent_ms = math.max(0, WALL - (wall or 0))
-  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', (clock or 0) + silent_ms)
+  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', clock + math.max(0, WALL - wall))
   local has_nodes = redis.call('EXISTS', nodes) == 1
   redis.call('HDEL', run, 'timed')
   redis.call('UNLINK', aside, failed, budgets, stats)

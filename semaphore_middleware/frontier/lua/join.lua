@@ -13,14 +13,13 @@ local new_run, identity, may_begin_again = next_argument(), next_argument(), nex
 local of_run = redis.call('HGET', run, 'identity')
 
 -- A run that has fetched nothing has not done what it was for: the next node begins it anew.
-may_begin_again = may_begin_again or (ended and redis.call('HGET', run, 'empty') == run_id)
+may_begin_again = may_begin_again or redis.call('HGET', run, 'empty') == run_id
 if ended and not may_begin_again then
   return { 'ended', WALL - ended, run_id, of_run or '' }
-elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity then
+elseif not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
-if ended then redis.call('HSET', run, 'previous', run_id) end
 if ended or not run_id then
   if ended and recrawl_after_s > 0 and is_timed() then
     redis.call('PERSIST', seen)
@@ -28,8 +27,8 @@ if ended or not run_id then
     redis.call('UNLINK', seen)
     redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
   end
+  redis.call('HSET', run, 'id', new_run, 'previous', run_id or '')
   run_id, of_run = new_run, nil
-  redis.call('HSET', run, 'id', run_id)
   redis.call('HDEL', run, 'ended', 'identity', 'pages')
   redis.call('PERSIST', run)
   redis.call('UNLINK', aside, failed, budgets, stats)
@@ -41,4 +40,4 @@ end
 renew_presence()
 renew_lease()
 local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
-return { run_id, redis.call('HLEN', requests), of_run or '', previous or '', salt }
+return { run_id, redis.call('HLEN', requests), of_run or '', previous, salt }

@@ -129,13 +129,10 @@ local function first_suspect(failures, skip)
     local site = site_of(place)
     if not skip[site] and budget_left(site) > 0 then return place end
   end
-  return nil
 end
 
 local function has_requests()
-  return redis.call('EXISTS', sites) == 1
-    or first_suspect(1, {}) ~= nil
-    or first_suspect(TRIES_BEFORE_ALONE, {}) ~= nil
+  return redis.call('EXISTS', sites) == 1 or first_suspect(1, {}) or first_suspect(TRIES_BEFORE_ALONE, {})
 end
 
 -- Tells a node that waits to ask again.
