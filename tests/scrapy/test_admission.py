@@ -109,14 +109,14 @@ class Downloader(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def told_to_wait(self, data: Any) -> None:
-        if (one := self.among(data, ASKING)) and one.scopes and one not in self.all._line:
+        if (one := self.among(data, ASKING)) and one.scopes.limits and one not in self.all._line:
             self.all.on_event(PermitWaiting(SimpleNamespace(owner=one)))  # type: ignore[arg-type]
             assert one.state is WAITING
 
     @rule(data=st.data())
     def one_of_several(self, data: Any) -> None:
         one = self.among(data, ASKING, WAITING)
-        if one and one.scopes and one not in self.all._line:
+        if one and one.scopes.limits and one not in self.all._line:
             permit: Any = SimpleNamespace(owner=one)
             last = len(one.scopes.limits) - 1
             at_hand = min(one.at_hand + 1, last)
