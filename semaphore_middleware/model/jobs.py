@@ -17,7 +17,7 @@ WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000.0
 
 def check_job(job: Any, where: str) -> str:
     """Check a job's name, which may be empty. Raises `SettingsError`."""
-    is_text = isinstance(job, str) and len(job) <= LONGEST_JOB and (job.isprintable() or not job)
+    is_text = isinstance(job, str) and len(job) <= LONGEST_JOB and job.isprintable()
     if not is_text or job.startswith("/") or job.endswith("/"):
         allowed = f"a text of at most {LONGEST_JOB} printable characters, without '/' at its ends"
         raise not_allowed(job, where, allowed)

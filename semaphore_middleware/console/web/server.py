@@ -198,7 +198,7 @@ def _problem(poller: Poller[Snapshot] | Poller[dict[str, Counts]]) -> str | None
         return f"The Redis server does not answer: {error}."
     if error is not None:
         return f"The Redis server does not serve: {error}."
-    if poller.snapshot is None or poller.late_by:
+    if poller.late_by:
         return "The Redis server does not answer."
     return None
 

@@ -90,6 +90,7 @@ function hideEmptyColumns() {
 function make(scope) {
   const button = element("button", "", "scope");
   button.setAttribute("aria-expanded", "false");
+  button.setAttribute("aria-controls", `details-${scope.id}`);
   button.append(nameOf(scope.scope));
   button.addEventListener("click", () => toggle(scope.id));
   const tr = rowOf(button, labelsOf(table));
@@ -110,7 +111,7 @@ function make(scope) {
 
 function update(row, scope) {
   const { lines, values } = row;
-  if (ticks || !values.held.length) {
+  if (ticks) {
     push(values.held, scope.held);
     if (scope.starts_per_second !== null) push(values.starts_per_second, scope.starts_per_second);
   }
@@ -167,7 +168,6 @@ function toggle(id) {
   if (opened) {
     opened.tr.remove();
     opened.row.button.setAttribute("aria-expanded", "false");
-    opened.row.button.removeAttribute("aria-controls");
     opened = null;
   }
   if (!again) {
@@ -179,7 +179,6 @@ function toggle(id) {
     tr.querySelector(".hour").append(...HOUR.map(([name]) => makeChart(name)));
     tr.firstElementChild.append(changeForm(() => row.name, row.name));
     row.button.setAttribute("aria-expanded", "true");
-    row.button.setAttribute("aria-controls", tr.id);
   }
   changed();
 }
