@@ -213,6 +213,11 @@ def test_what_else_is_in_the_way_is_said(changes: dict[str, Any], text: str) -> 
     assert text not in explanation(FULL, 61.3, 8)
 
 
+@pytest.mark.parametrize("why", [{"paused": True}, {"backoff_left": 9.0}, {"rate": "1/m"}])
+def test_free_permits_are_named_where_nothing_else_is_in_the_way(why: dict[str, Any]) -> None:
+    assert "Permits are free" not in explanation(replace(FULL, limit=5, **why), 61.3, 8)
+
+
 # Whose limit is in force ------------------------------------------------------------------------
 
 

@@ -351,6 +351,9 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
         browser.complaints.clear()
         assert not await browser.see(ANY)
         assert await browser.see("document.activeElement.id") == "token"
+        await browser.click("#cancel")
+        await browser.click("#unlock")
+        assert await browser.see(f"[document.activeElement.value, {refused}]") == ["", ""]
         await browser.type(TOKEN)
         await browser.press("Enter")
         await browser.until(ANY)
