@@ -255,10 +255,9 @@ class Admissions(Observer):
 
     def _leave_place(self, admission: Admission) -> None:
         self._placed.discard(admission)
-        if self._line:
-            if place := self._line.pop(admission, None):
-                place.cancel()
-            self.assign()
+        if place := self._line.pop(admission, None):
+            place.cancel()
+        self.assign()
 
     def assign(self) -> None:
         """Give free places in CONCURRENT_REQUESTS to the first requests in line."""
@@ -369,9 +368,8 @@ class Admissions(Observer):
                 self._exempt_all(load)
             waits_at_full |= waits and load.is_full
             has_room |= was_saturated and not load.is_saturated
-        was_blocked = admission.is_blocked
-        needs_blocked = asks and admission.needs and any(one.is_blocked for one in admission.needs)
-        admission.is_blocked = blocked = told_to_wait or bool(needs_blocked)
+        blocked = told_to_wait or (asks and any(one.is_blocked for one in admission.needs))
+        was_blocked, admission.is_blocked = admission.is_blocked, blocked
         is_exempt = blocked or waits_at_full
         (self._exempt.add if is_exempt else self._exempt.discard)(admission)
         needs_permit = blocked or admission.loads is not self._unlimited
