@@ -82,6 +82,8 @@ async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> No
         await node.acquire(name, 1)
         ran = await semaphore(server, "pause", name)
         assert ran == (0, f"{name}: paused; 1/1 held, 0 waiting\n", "")
+    for verb in (("limit", "all", "5"), ("pause", "all"), ("reset", "all")):
+        assert (await semaphore(server, *verb)).status == 0  # a rule is as good
 
 
 async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: RedisServer) -> None:
