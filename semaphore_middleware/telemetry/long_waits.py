@@ -27,6 +27,7 @@ SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site re
 NAMED_HOLDERS_MAX = 5  # nodes named in a line
 SITES_MAX = 50  # with a stricter limit; fleets with limits of their own may differ at each site
 NAMED_NODES_MAX = 3  # that ask for a stricter limit
+RETRY_S = 1.0  # until the server is asked again for these
 
 
 class Explaining(Observer):
@@ -154,11 +155,12 @@ class StricterLimits(Explaining):
             self._begin(self._explain(event.scope, event.own))
 
     async def _explain(self, scope: str, own: Limit) -> None:
-        try:
-            seen = await self._semaphore.admin.inspect(scope)
-        except SemaphoreError:  # the session logs an unreachable server
-            self._named.discard(scope)
-            return
+        while True:
+            try:
+                seen = await self._semaphore.admin.inspect(scope)
+                break
+            except SemaphoreError:  # the session logs an unreachable server
+                await asyncio.sleep(RETRY_S)
         others = [member for member in seen.strictest if member.node != self._semaphore.node]
         if not others:  # it has left meanwhile
             self._named.discard(scope)

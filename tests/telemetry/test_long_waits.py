@@ -13,6 +13,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
+from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits, explanation
 from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, waiting
@@ -27,7 +28,7 @@ HOST = "127.0.0.1"
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
-    for wait in ("LONG_WAIT_S", "FIRST_LOOK_S"):
+    for wait in ("LONG_WAIT_S", "FIRST_LOOK_S", "RETRY_S"):
         monkeypatch.setattr(long_waits, wait, LONG_WAIT_S)
 
 
@@ -222,11 +223,21 @@ def test_free_permits_are_named_where_nothing_else_is_in_the_way(why: dict[str, 
 
 
 @pytest.mark.parametrize("asked", [Limit(1), Limit(8, delay=0.01), Limit(8, rate="50/s")])
-async def test_who_wants_a_stricter_limit(server: RedisServer, caplog: Log, asked: Limit) -> None:
+async def test_who_wants_a_stricter_limit(
+    server: RedisServer, caplog: Log, monkeypatch: Patch, asked: Limit
+) -> None:
     own = Limit(8)
     fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
     visitor = FairSemaphore(server.url, node="visitor", observers=[StricterLimits()])
+    problems = iter([ServerUnreachableError("away for a moment")])
+
+    async def inspect(scope: str) -> Inspection:
+        for problem in problems:
+            raise problem
+        return await visitor.admin.inspect(scope)
+
     async with fleet, visitor:
+        monkeypatch.setattr(fleet.admin, "inspect", inspect)
         (await fleet.acquire(HOST, own)).release()
         visiting = await visitor.acquire(HOST, asked)
         for _ in range(2):  # said once
