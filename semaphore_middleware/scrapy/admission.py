@@ -255,9 +255,10 @@ class Admissions(Observer):
 
     def _leave_place(self, admission: Admission) -> None:
         self._placed.discard(admission)
-        if place := self._line.pop(admission, None):
-            place.cancel()
-        self.assign()
+        if self._line:
+            if place := self._line.pop(admission, None):
+                place.cancel()
+            self.assign()
 
     def assign(self) -> None:
         """Give free places in CONCURRENT_REQUESTS to the first requests in line."""
@@ -278,7 +279,8 @@ class Admissions(Observer):
         """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
         middlewares may have changed them, and its address may have become known.
         """
-        if scopes != admission.scopes:
+        # Nearly always they are the same object, which costs less to see than that all is equal.
+        if scopes is not admission.scopes and scopes != admission.scopes:
             self._leave_loads(admission)
             self._set_scopes(admission, scopes)
 

@@ -165,10 +165,11 @@ class Downloads:
             await asyncio.sleep(delay)
             has_waited(request)
             self.admissions.move(admission, ASKING)
-        try:
-            admission.address = await self._scopes.resolve(request)
-        except CannotResolveHostError as error:
-            admission.failure = error
+        if self._scopes.looks_up:
+            try:
+                admission.address = await self._scopes.resolve(request)
+            except CannotResolveHostError as error:
+                admission.failure = error
         # Once more: middlewares may have changed the request.
         self.admissions.update(admission, self._scopes.find(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)

@@ -100,6 +100,8 @@ class ScopeFinder:
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
         self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
+        self.looks_up = addresses is not None
+        """True if scopes of some requests are known only after `resolve`."""
 
     def scopes_of(self, request: Request) -> Scopes:
         """The scopes of a request; none if `find` raises. This is also called where an error would
