@@ -13,7 +13,7 @@ from scrapy import Request
 from semaphore_middleware.console.web.auth import OwnNames
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import PermitLostError, SemaphoreError, SettingsError
-from semaphore_middleware.model.hosts import host_within, kind_of, normal_name, order_of, site_index
+from semaphore_middleware.model.hosts import kind_of, normal_name, order_of, refuse_url, site_index
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.validation import check_integer
 from semaphore_middleware.scrapy.scopes import SCOPE_KEY, ScopeFinder
@@ -95,9 +95,8 @@ class Gate:
         if kind_of(host) == "host":
             authority = f"[{host}]" if host.count(":") > 1 else quote(host, safe=":")
             asked = Request(f"http://{authority}/")
-        elif within := host_within(name):
-            raise SettingsError(f"{name!r}: give only the host: {within!r}")
         else:
+            refuse_url(name, repr(name))
             asked = Request("http://localhost/", meta={SCOPE_KEY: name})
         limits = dict(self._scopes.find(asked).limits)
         if "limit" in request.query:

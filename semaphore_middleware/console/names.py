@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.hosts import ALL, host_within
+from semaphore_middleware.model.hosts import ALL, host_within, refuse_url
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
@@ -14,11 +14,9 @@ async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> 
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """
-    host = host_within(name)
-    if host is None and (name != ALL or verb == "limit"):
+    if host_within(name) is None and (name != ALL or verb == "limit"):
         return
     if (await admin.inspect(name)).members or await admin.rule(name) is not None:
         return
-    if host is None:
-        raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")
-    raise SettingsError(f"{name!r}: give only the host: {host!r}")
+    refuse_url(name, repr(name))
+    raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")

@@ -111,6 +111,12 @@ def host_within(name: str) -> str | None:
     return normal_host(url[1]) if url else None
 
 
+def refuse_url(name: str, where: str) -> None:
+    """Raise `SettingsError` if a name is more than a host: a scope of that name limits no site."""
+    if host := host_within(name):
+        raise SettingsError(f"{where}: give only the host: {host!r}")
+
+
 def normal_host(host: str) -> str:
     """A host as URLs have it: lower case, no dot at the end, IDNA where it is not ASCII. All
     spellings of an IP address are one host.

@@ -12,13 +12,13 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     ALL,
     PREFIXED_KINDS,
-    host_within,
     is_pattern,
     kind_of,
     normal_host,
     normal_name,
     parse_name,
     patterns_for,
+    refuse_url,
 )
 from semaphore_middleware.model.validation import (
     LONGEST_S,
@@ -294,8 +294,7 @@ def parse_limits(
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
         name = parse_name(key, where)
-        if host := host_within(name):
-            raise SettingsError(f"{where}: give only the host: {host!r}")
+        refuse_url(name, where)
         is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
         base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
         limit = parse_limit(value, where, base)
