@@ -19,8 +19,8 @@ crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LA
 		--latency "$$LATENCY" --pages "$$PAGES"
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
-# Half as many again as processors: tests wait for servers, processes and leases.
-WORKERS = $(shell echo $$((($$(nproc) * 3 + 1) / 2)))
+# Twice as many as processors: tests wait for servers, processes and leases.
+WORKERS = $(shell echo $$(($$(nproc) * 2)))
 
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
@@ -36,31 +36,31 @@ test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8
 
 .PHONY: sim
 sim: $(INSTALLED) ## run the system in simulated time under faults, and judge it (SEEDS=1000; SEED=7: its timeline)
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+	$(BIN)/python -m lab.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: mutants
 mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=account.py, SAMPLE=50 SEED=7)
-	$(BIN)/python -m tests.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \
+	$(BIN)/python -m lab.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under faults and judge (SEED=7 ARGS='--runs 3 --budget 5')
-	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m lab.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: foreign-tests
 foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on, and list what differs
-	$(BIN)/python -m tests.foreign.run $(ARGS)
+	$(BIN)/python -m lab.foreign.run $(ARGS)
 
 .PHONY: compose-test
-compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minutes, root, see docs/docker.md
-	$(BIN)/python -m pytest -m compose tests/compose -rP $(ARGS)
+compose-test: $(INSTALLED) ## run docker-compose.yml in containers and judge: minutes, see docs/docker.md
+	$(BIN)/python -m pytest -m compose lab/compose -rP $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED)-bench ## measure the figures of docs/benchmarks.md; make bench-use measures one (ARGS='--json FILE')
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m lab.benchmarks $(ARGS)
 
 bench-%: $(INSTALLED)-bench
-	$(BIN)/python -m benchmarks $* $(ARGS)
+	$(BIN)/python -m lab.benchmarks $* $(ARGS)
 
 .PHONY: lint
 lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scripts

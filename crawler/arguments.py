@@ -84,7 +84,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # such as a port that is no number, or an open bracket
+    except ValueError:  # such as a port that is not a number, or an open bracket
         complete = False
     if not complete:
         raise ValueError(f"url {url!r}: a start URL begins with http:// or https:// and a host")

@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import BaseSettings
 
-from semaphore_middleware.frontier import node_name
+from shared_crawl import node_name
 
 FEED = {
     "pages/%(crawl)s-%(node)s.jsonl": {

@@ -14,7 +14,7 @@ ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
 CONCURRENT_REQUESTS_PER_DOMAIN = 4
 
 # All nodes of a crawl share its queued requests and its record of seen ones.
-SCHEDULER = "semaphore_middleware.frontier.Scheduler"
+SCHEDULER = "shared_crawl.Scheduler"
 REDIS_URL = os.environ.get("REDIS_URL", "")
 # Where this node serves its metrics, if set. Containers set it: each has ports of its own.
 SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")

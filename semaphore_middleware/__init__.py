@@ -1,6 +1,6 @@
 """A fair semaphore in Redis, and its add-on for Scrapy.
 
-`SemaphoreAddon`, `SemaphoreMiddleware` and `Scheduler` are for Scrapy, the other names need none.
+`SemaphoreAddon` and `SemaphoreMiddleware` are for Scrapy; the other names work without it.
 With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         ServerUnreachableError,
         SettingsError,
     )
-    from semaphore_middleware.frontier import Scheduler
     from semaphore_middleware.middleware import SemaphoreMiddleware
     from semaphore_middleware.model.feedback import Backoff
     from semaphore_middleware.model.inspection import Inspection, Member, ServerState
@@ -50,7 +49,6 @@ __all__ = [
     "PermitLostError",
     "PermitSet",
     "Rule",
-    "Scheduler",
     "SemaphoreAddon",
     "SemaphoreError",
     "SemaphoreMiddleware",
@@ -71,7 +69,6 @@ _MODULES = {  # of all names but the errors
     "Permit": "core.permit",
     "PermitSet": "core.permit",
     "Rule": "model.rules",
-    "Scheduler": "frontier",
     "SemaphoreAddon": "addon",
     "SemaphoreMiddleware": "middleware",
     "ServerState": "model.inspection",

@@ -13,8 +13,9 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.redis.environment import server_of
-from semaphore_middleware.scrapy.engine import keep_spider_arguments
+from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
 from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled
 
 # Modules with redis-py are imported within functions, and only with the semaphore on: Scrapy
@@ -37,15 +38,13 @@ REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
         "semaphore_middleware.scrapy.hooks.SemaphoreDownloader",
-        "requests that wait take up CONCURRENT_REQUESTS",
     ),
     "SCHEDULER_PRIORITY_QUEUE": (
         "scrapy.pqueues.DownloaderAwarePriorityQueue",
         "semaphore_middleware.scrapy.hooks.SemaphorePriorityQueue",
-        "requests of a full site may hold up those of other sites",
     ),
 }
-"""By setting: Scrapy's class, our class, and the loss with any other class."""
+"""By setting: Scrapy's class, and ours. Any other class must be derived from ours."""
 
 
 class SemaphoreAddon:
@@ -66,6 +65,10 @@ class SemaphoreAddon:
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         from semaphore_middleware.scrapy.crawl import crawl_of
 
+        try:
+            _check_components(crawler.settings)
+        except SettingsError as error:
+            end_crawl(error)
         _apply_spider_attributes(crawler)
         return cls(crawl_of(crawler))
 
@@ -80,18 +83,15 @@ class SemaphoreAddon:
                 _name_server(settings, server_of(settings)[0])
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set our components, unless the user has chosen others."""
+        """Set our components, unless the user has chosen classes derived from ours."""
         from semaphore_middleware.middleware import SemaphoreMiddleware
 
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
-        for name, (scrapys, ours, loss) in REPLACED.items():
-            chosen = settings[name]
-            if _path(chosen) == scrapys:
+        for name, (scrapys, ours) in REPLACED.items():
+            if _path(settings[name]) == scrapys:
                 _override(settings, name, ours)
-            elif not _is_derived(load_object(chosen), load_object(ours)):
-                logger.warning("%s is %r: %s. Derive it from %s.", name, chosen, loss, ours)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             logger.warning(
                 "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, "
@@ -104,18 +104,25 @@ class SemaphoreAddon:
                 "read."
             )
         _replace_robotstxt_middleware(settings)
-        # For components that use the same server and node name, such as a shared frontier.
+        # For components that use the same server and node name, such as a scheduler.
         _name_server(settings, self._crawl.url)
-        _override(settings, "SEMAPHORE_NODE", self._crawl.node)
+        _override(settings, "SEMAPHORE_NODE", self._crawl.semaphore.node)
 
 
 def _path(component: Any) -> Any:
-    """The path of a component; settings have a class or its path."""
+    """The path of a component. A setting holds a class or its path."""
     return global_object_name(component) if isinstance(component, type) else component
 
 
-def _is_derived(component: Any, base: type) -> bool:
-    return isinstance(component, type) and issubclass(component, base)
+def _check_components(settings: BaseSettings) -> None:
+    """Raise `SettingsError` for a component of any class not derived from ours."""
+    for name, (scrapys, ours) in REPLACED.items():
+        chosen = _path(settings[name])
+        if chosen == scrapys:
+            continue
+        component = load_object(chosen)
+        if not isinstance(component, type) or not issubclass(component, load_object(ours)):
+            raise not_allowed(chosen, name, f"a class derived from {ours}")
 
 
 def _name_server(settings: BaseSettings, url: str | None) -> None:
@@ -131,7 +138,7 @@ def _name_server(settings: BaseSettings, url: str | None) -> None:
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
     """Replace Scrapy's robots.txt middleware by ours, at the same position; also in the defaults,
-    where it would come to light again.
+    as Scrapy would add it from there.
     """
     from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 
@@ -146,7 +153,7 @@ def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
 
 
 def _apply_spider_attributes(crawler: Crawler) -> None:
-    """Make settings of a spider's deprecated attributes: Scrapy 2.19 does so only after add-ons.
+    """Copy a spider's deprecated attributes to settings: Scrapy 2.19 does so only after add-ons.
 
     As in Scrapy, the spider's own setting wins over its attribute.
     """

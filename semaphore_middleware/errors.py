@@ -1,4 +1,4 @@
-"""All errors of this package, in one tree. Each error's text says what to do."""
+"""All errors of this package, in one tree. Each error's text names the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in a browser, by scrapy-playwright: what they load by themselves is under their permits."""
+"""Pages in a browser, by scrapy-playwright: their own requests run under their permits, too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
 ON_NEW_PAGE = "playwright_page_init_callback"
-"""In a request's meta: what scrapy-playwright calls with its page, before it is opened."""
+"""In a request's meta: scrapy-playwright's callback for a new page, before it is opened."""
 
 
 def only_the_page(request: PageRequest) -> bool:
@@ -42,7 +42,7 @@ class DownloadHandler(ScrapyPlaywrightDownloadHandler):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _wait_for_turn(self, request: PageRequest) -> bool:
-        """Let a page's requests go one at a time. Returns whether this one is not to be made."""
+        """Wait until a page's earlier requests are over. Returns True to abort this one."""
         if self._is_unwanted is not None:
             unwanted = self._is_unwanted(request)
             if await unwanted if isawaitable(unwanted) else unwanted:
@@ -54,10 +54,11 @@ class DownloadHandler(ScrapyPlaywrightDownloadHandler):
         return False
 
     async def download_request(self, request: Request) -> Response:
-        """Download the page; if that is cancelled, close it."""
+        """Download the page. A cancelled download closes it."""
         if not request.meta.get("playwright"):
             return await super().download_request(request)
-        given, opened = request.meta.get(ON_NEW_PAGE), []
+        given = request.meta.get(ON_NEW_PAGE)
+        opened = []
 
         async def on_new_page(page: Page, request: Request) -> None:
             opened.append((page, asyncio.get_running_loop()))
@@ -68,7 +69,7 @@ class DownloadHandler(ScrapyPlaywrightDownloadHandler):
         try:
             return await super().download_request(request)
         except asyncio.CancelledError:
-            for page, loop in opened:  # which may be a loop of its own, in a thread
+            for page, loop in opened:  # the loop may run in a thread of its own
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(page.close(), loop))
             raise
         finally:

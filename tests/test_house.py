@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 
 import semaphore_middleware
 from semaphore_middleware import SemaphoreError
+from tests.support.paths import REPOSITORY, SOURCES
 
 PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
     *("Inspection", "Limit", "Member", "Permit", "PermitLostError", "PermitSet", "Rule"),
     *("SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
-    *("SettingsError", "Scheduler", "SemaphoreAddon", "SemaphoreMiddleware"),
+    *("SettingsError", "SemaphoreAddon", "SemaphoreMiddleware"),
     "SyncSemaphore",
 }
 
@@ -28,8 +30,10 @@ def test_the_public_names_are_these_and_all_errors_are_of_one_kind() -> None:
 
 KEPT_OUT = {  # each is imported beside those before it
     "semaphore_middleware": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
+    "shared_crawl": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
     # Scrapy imports the one for each of its commands, the other at the start of each crawl.
-    "semaphore_middleware.console.cli.commands": ("redis", "aiohttp", "rich"),
+    "semaphore_middleware.commands.verbs": ("redis", "aiohttp", "rich"),
+    "shared_crawl.frontier": ("redis", "aiohttp", "rich"),
     "semaphore_middleware.addon": ("redis.asyncio", "aiohttp", "rich", "tldextract"),
     "semaphore_middleware.scrapy.crawl": ("prometheus_client",),
 }
@@ -43,3 +47,56 @@ def test_an_import_loads_no_more_than_it_needs() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout == ""
+
+
+def test_scrapys_own_commands_load_no_more_than_they_need() -> None:
+    verbs = {
+        point.module
+        for group in ("semaphore_middleware.verbs", "shared_crawl.verbs")
+        for point in entry_points(group=group)
+    }
+    assert len(verbs) >= 5
+    script = (
+        "import atexit, sys\nfrom scrapy.cmdline import execute\n"
+        f"atexit.register(lambda: print("
+        f"sorted(sys.modules.keys() & {sorted(verbs | {'redis', 'rich', 'aiohttp'})})))\n"
+        "execute(['scrapy', 'version'])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[1:] == ["[]"]
+
+
+MOST_ATTRIBUTES = 20
+
+
+def attributes(cls: ast.ClassDef) -> set[str]:
+    """The names that a class assigns to `self`."""
+    return {
+        node.attr
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def test_no_class_has_more_attributes_than_a_reader_can_keep_in_mind() -> None:
+    counts = {
+        f"{path.relative_to(REPOSITORY)}: {cls.name}": len(attributes(cls))
+        for path in SOURCES
+        for cls in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(cls, ast.ClassDef)
+    }
+    assert len(counts) > 100
+    assert not [name for name, count in counts.items() if count > MOST_ATTRIBUTES]
+
+
+def test_no_kernel_file_names_an_annex() -> None:
+    """What an annex adds comes by entry points: the kernel does not even know its name."""
+    annexes = ("shared_crawl", "semaphore_console", "semaphore_report")
+    kernel = REPOSITORY / "semaphore_middleware"
+    texts = [path for path in kernel.rglob("*") if path.suffix in (".py", ".lua")]
+    named = [(path.name, annex) for path in texts for annex in annexes if annex in path.read_text()]
+    assert len(texts) > 50
+    assert named == []

@@ -22,19 +22,27 @@ from packaging.version import Version
 
 from tests.crawler.conftest import HOST, serving
 from tests.docs.pages import PATHS, Block, blocks, links
-from tests.support.paths import PACKAGE, REPOSITORY
+from tests.support.paths import PACKAGES, REPOSITORY, SOURCES
 from tests.support.servers import RedisServer
 
 TOLD = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 PROJECT, GROUPS = TOLD["project"], TOLD["dependency-groups"]
-BESIDE = ("benchmarks", "crawler", "docker", "docs", "tests")
-"""Folders that are published as sources, besides the package's own."""
+BESIDE = ("crawler", "docker", "docs", "lab", "tests")
+"""Folders that are published as sources, besides the packages' own."""
 IN_ROOT = {
     *(".dockerignore", ".gitignore", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
     *("Dockerfile", "LICENSE", "Makefile", "PKG-INFO", "README.md", "SECURITY.md"),
-    *("constraints-lowest.txt", "constraints.txt", "docker-compose.yml", "pyproject.toml"),
-    "scrapy.cfg",
+    *("constraints-lowest.txt", "constraints.txt", "conftest.py", "docker-compose.yml"),
+    *("pyproject.toml", "scrapy.cfg"),
 }
+MODEL = "tests/semaphore_middleware/model"
+FILES = {
+    "semaphore_middleware": {".py", ".typed", ".lua"},
+    "shared_crawl": {".py", ".typed", ".lua"},
+    "semaphore_console": {".py", ".typed", ".html", ".css", ".js", ".svg"},
+    "semaphore_report": {".py", ".typed", ".lua", ".html"},
+}
+"""The kinds of files of each package."""
 TIMEOUT_S = 400.0  # pip downloads
 
 
@@ -71,17 +79,23 @@ def metadata(wheel: Path) -> Message:
         return BytesParser().parsebytes(files.read(name))
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    package = files_of(PACKAGE.name)
-    assert {Path(path).suffix for path in package} >= {".py", ".lua", ".html", ".js", ".css"}
+def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
-        assert {name for name in files.namelist() if ".dist-info/" not in name} == package
+        inside = {name for name in files.namelist() if ".dist-info/" not in name}
+    assert inside == set().union(*(files_of(package.name) for package in PACKAGES))
+    kinds = {name: set[str]() for name in FILES}
+    for path in map(Path, inside):
+        kinds[path.parts[0]].add(path.suffix or path.name)
+        assert f"{path.parts[0]}/py.typed" in inside
+    assert kinds == FILES
 
 
 def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
     with tarfile.open(sources) as files:
         inside = {name.partition("/")[2] for name in files.getnames()}
-    assert inside == files_of(PACKAGE.name).union(*map(files_of, BESIDE), IN_ROOT)
+    assert inside == IN_ROOT.union(
+        *map(files_of, BESIDE), *(files_of(package.name) for package in PACKAGES)
+    )
 
 
 # What an index shows ----------------------------------------------------------------------------
@@ -97,7 +111,7 @@ def test_metadata_names_what_users_need(wheel: Path) -> None:
 
 
 def test_extras_that_are_named_exist() -> None:
-    files = [*PATHS, *PACKAGE.rglob("*.py"), REPOSITORY / "Makefile", REPOSITORY / "Dockerfile"]
+    files = [*PATHS, *SOURCES, REPOSITORY / "Makefile", REPOSITORY / "Dockerfile"]
     text = "\n".join(path.read_text("utf-8") for path in files)
     named = {
         extra
@@ -150,7 +164,7 @@ def test_sources_pass_their_own_tests(sources: Path, tmp_path: Path) -> None:
     with tarfile.open(sources) as files:
         files.extractall(tmp_path, filter="data")
     (root,) = tmp_path.iterdir()
-    run_in(root, sys.executable, "-m", "pytest", "-q", "tests/model", "tests/docs/test_names.py")
+    run_in(root, sys.executable, "-m", "pytest", "-q", MODEL, "tests/docs/test_names.py")
 
 
 @pytest.mark.slow

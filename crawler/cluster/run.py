@@ -20,7 +20,7 @@ from crawler.cluster.progress import ClusterState, ProgressDisplay
 from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
 from crawler.example_site import ExampleSite
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.frontier import CrawlClient, CrawlSettings, RunOverError
+from shared_crawl import CrawlClient, CrawlSettings, RunOverError
 
 REFRESH_INTERVAL_S = 0.2
 

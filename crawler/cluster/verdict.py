@@ -14,7 +14,7 @@ from crawler.example_site import Judge
 
 REFUSALS = ("429", "503")
 NO_FAILURES = ("IgnoreRequest", "PermitLostError")
-"""Exceptions of requests forbidden by robots.txt or made again: they say nothing of the site."""
+"""Exceptions of requests forbidden by robots.txt or made again: not faults of the site."""
 
 
 @dataclass(frozen=True)

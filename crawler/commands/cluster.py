@@ -58,7 +58,7 @@ class Command(ScrapyCommand):
         from crawler.arguments import SiteArguments
         from crawler.cluster.run import Plan, run
         from semaphore_middleware import SemaphoreError
-        from semaphore_middleware.frontier import CrawlClient, CrawlSettings
+        from shared_crawl import CrawlClient, CrawlSettings
 
         if args:
             raise UsageError(f"unexpected argument {args[0]!r}", print_help=False)

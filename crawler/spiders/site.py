@@ -16,7 +16,7 @@ from scrapy.linkextractors import LinkExtractor
 from crawler.arguments import SiteArguments
 from crawler.items import Page
 from crawler.output import set_default_feed
-from semaphore_middleware.frontier import end_crawl, node_name
+from shared_crawl import end_crawl, node_name
 
 
 class SiteSpider(Spider):

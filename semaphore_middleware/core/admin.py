@@ -12,15 +12,15 @@ from typing import Any, Self
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.history import History
 from semaphore_middleware.model.hosts import EVERY, decoded, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
-from semaphore_middleware.model.jobs import check_job, check_weight, share_name
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
+from semaphore_middleware.model.options import check_job, check_weight
+from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.calls import Begun, pack_begin
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import URL_NAMES, url_from_environment
 from semaphore_middleware.redis.keys import Keys
@@ -30,21 +30,27 @@ from semaphore_middleware.redis.protocol import (
     batches,
     pack_head,
     pack_parts,
-    read_history,
+    read_change,
     read_inspection,
     read_rule,
     read_server_state,
 )
-from semaphore_middleware.redis.recovery import Begun, pack_begin
-from semaphore_middleware.redis.scripts import evaluate
+from semaphore_middleware.redis.scripts import (
+    CHANGE_RULE,
+    EVICT,
+    FORGET,
+    INSPECT,
+    Call,
+    Script,
+    run_scripts,
+)
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
-HOURS_PER_CALL = 24  # of a history
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
 
 
 class Admin:
-    """What operators see and set on one server, for all nodes that use it.
+    """The operators' view of one server, and their actions on it, for all of its nodes.
 
         async with Admin("redis://localhost") as admin:
             await admin.configure("api.example.com", 5)
@@ -55,7 +61,7 @@ class Admin:
 
     `url` is an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
     None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else the embedded server,
-    if it runs. `name` is who is said to have set a rule (by default user@host). `lease` (seconds)
+    if it runs. `name` is the author of the rules set here (by default user@host). `lease` (seconds)
     and `prefix` are those of the nodes; `url_from` says in errors where the address was set.
 
     Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
@@ -81,7 +87,7 @@ class Admin:
                 "no embedded server runs"
             )
         self.name = name or user_at_host()
-        """Who is said to have set a rule."""
+        """The author of the rules set here."""
         self.lease = check_number(lease, "lease", least=0.001)
         """Seconds for which a node's permits are its own without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
@@ -97,7 +103,7 @@ class Admin:
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with."""
+        """The first part of all keys."""
         return self._keys.prefix
 
     async def __aenter__(self) -> Self:
@@ -118,7 +124,7 @@ class Admin:
 
     async def inspect(self, scope: str) -> Inspection:
         """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             seen = await self._inspect(connection, [scope])
         if not seen:
             key = self._keys.of(scope)[0].decode("utf-8", "replace")
@@ -126,45 +132,44 @@ class Admin:
         return seen[0]
 
     async def survey(self) -> list[Inspection]:
-        """All scopes that are in use, that are remembered for what their sites answered, or that
-        have a rule; by name. Changes nothing on the server, but looks at all of its keys.
+        """All scopes in use, with a rule, or remembered for their sites' answers; by name.
+
+        Changes nothing on the server, but looks at all of its keys.
         """
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             names = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
             names |= await self._scopes(connection)
             return await self._inspect(connection, sorted(names))
 
     async def server_state(self) -> ServerState:
-        """What holds for all scopes: a wait after a loss of data, and when a node called last."""
-        call = self._pack("inspect", ())
-        async with self._connected() as connection:
-            (reply,) = await evaluate(connection, [call], read_only=True)
+        """The state for all scopes: a wait after a loss of data, and when a node called last."""
+        call = self._pack(INSPECT, ())
+        async with self.connected() as connection:
+            (reply,) = await run_scripts(connection, [call])
         return read_server_state(*reply)
 
     async def rules(self) -> list[Rule]:
-        """What operators have set with `configure`, `pause` and `resume`, by name."""
-        async with self._connected() as connection:
+        """The rules set with `configure`, `pause` and `resume`, by name."""
+        async with self.connected() as connection:
             return await self._rules(connection)
 
     async def rule(self, name: str) -> Rule | None:
-        """What operators have set for exactly this scope or pattern; None: nothing."""
+        """The rule for exactly this scope or pattern; None: there is none."""
         if name != EVERY:
             name = parse_name(name, f"the limit of {name!r}")
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             found = await self._rules_of(connection, [name])
         return found[0] if found else None
 
     async def weights(self) -> dict[str, float]:
-        """The weights of jobs and groups that operators have set with `share`."""
-        weights = (await self.server_state()).weights
-        return {name.removesuffix("/"): weight for name, weight in weights.items()}
+        """The weights of jobs set with `share`."""
+        return dict((await self.server_state()).weights)
 
-    async def history(self, scope: str, period: float) -> History:
-        """What was done to a scope in the last `period` seconds, as far as the server keeps it. The
-        last minute may not be in it yet. Changes nothing on the server.
-        """
-        async with self._connected() as connection:
-            return await self._history(connection, scope, period)
+    async def changes(self) -> list[LoggedChange]:
+        """The rule changes of the last 31 days, the oldest first; at most 1,000."""
+        async with self.connected() as connection:
+            (texts,) = await connection.execute([("ZRANGE", self._keys.changed_rules, 0, -1)])
+        return [*map(read_change, texts)]
 
     # Set ----------------------------------------------------------------------------------------
 
@@ -178,28 +183,28 @@ class Admin:
         await self._change(RuleChange.configure(name, limit, self.name))
 
     async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of those that fit the pattern, until `resume`; `"*"`
+        """Grant no permit of this scope, or of any fitting the pattern, until `resume`; `"*"`
         fits all. It holds also where an earlier `resume` let a scope go on.
 
         Takes nothing from holders.
         """
         pause = RuleChange.pause(name, self.name)
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             rules = await self._rules(connection) if pause.is_pattern else []
             resumed = [rule for rule in rules if rule.paused is False]
             below = [rule for rule in resumed if pause.names[0] in patterns_for(rule.name)]
             await self._apply(connection, *map(RuleChange.follow, below), pause)
 
     async def resume(self, name: str) -> None:
-        """Go on after `pause`, although a pattern that fits is paused; also at once with a site
+        """Go on after `pause`, although a fitting pattern is paused; also at once with a site
         that refused a request.
         """
         names = RuleChange.resume(name, self.name).names  # a bad name is an error at once
         above = patterns_above(names)
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             found = await self._rules_of(connection, [*names, *above])
             is_above_paused = any(rule.paused for rule in found if rule.name in above)
-            has_limit = any(rule.sets_limit for rule in found if rule.name in names)
+            has_limit = any(rule.limit for rule in found if rule.name in names)
             change = RuleChange.resume(name, self.name, is_above_paused, has_limit)
             await self._apply(connection, change)
 
@@ -210,40 +215,39 @@ class Admin:
         """
         if name != EVERY:
             return await self._change(RuleChange.reset(name))
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             (rules,) = await connection.execute([("HGETALL", self._keys.rules)])
             return await self._apply(connection, RuleChange.reset_all(map(decoded, rules[::2])))
 
     async def share(self, job: str, weight: float | str | None) -> None:
-        """Set the weight of a job, or of a group of jobs, for all nodes; None: what their settings
-        say holds again.
-        """
-        field = b"share:" + encoded(share_name(check_job(job, "the job")))
+        """Set the weight of a job for all nodes. With None, their settings count again."""
+        field = b"share:" + encoded(check_job(job, "the job"))
         command: tuple[Any, ...] = ("HDEL", self._keys.epoch, field)
         if weight is not None:
             number = f"{check_weight(weight, f'the weight of {job!r}'):g}"
             command = ("HSET", self._keys.epoch, field, number)
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             await connection.execute([command, self._notice])
 
     async def evict(self, node: str) -> tuple[int, int]:
-        """Give back what a dead node holds, before its leases end, and its places in the queue.
+        """Give back a dead node's permits, before its leases end, and its places in the queue.
 
         `node` is its full name, as `Member.node` has it. Returns how many permits it held, and how
         many places it had. A node that is alive after all loses its permits at its next renewal,
         which ends its transfers; until then a site may see them on top of its limit.
         """
         held = waiting = 0
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             for some in batches(sorted(await self._scopes(connection)), SCOPES_PER_CALL):
-                call = self._pack("evict", some, encoded(node))
-                ((of_call, waiting_of_call),) = await evaluate(connection, [call], though_full=True)
-                held, waiting = held + of_call, waiting + waiting_of_call
+                call = self._pack(EVICT, some, encoded(node))
+                ((of_call, waiting_of_call),) = await run_scripts(connection, [call])
+                held += of_call
+                waiting += waiting_of_call
             await connection.execute([self._notice])
         return held, waiting
 
     async def trust(self) -> None:
-        """Vouch that no permit which the server granted earlier can still be held: end the recovery
+        """Vouch that no permit granted earlier by the server is still held: end the recovery
         wait, or begin without one on a server that no node has used yet.
 
         If a node does hold any, a site may see too many requests, for one lease at most. Raises
@@ -251,15 +255,15 @@ class Admin:
         """
         head = pack_head(self.lease)
         call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
-        async with self._connected() as connection:
-            (reply,) = await evaluate(connection, [call], though_full=True)
+        async with self.connected() as connection:
+            (reply,) = await run_scripts(connection, [call])
             Begun.read(reply, connection.server_name)
             await connection.execute([self._notice])
 
     # How ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Connection]:
+    async def connected(self) -> AsyncIterator[Connection]:
         """The connection for one action of at most 30 s. It is opened if there is none."""
         if self._closed:
             raise ClosedError("this Admin is closed")
@@ -279,19 +283,20 @@ class Admin:
         finally:
             self._running.discard(timeout)
 
-    def _pack(self, script: str, scopes: Sequence[str], node: bytes = b"") -> tuple[Any, ...]:
+    def _pack(self, script: Script, scopes: Sequence[str], node: bytes = b"", *more: Any) -> Call:
         """A call of `inspect`, `evict` or `forget` for these scopes."""
         keys = [self._keys.epoch, self._keys.rules]
         for scope in scopes:
             keys += self._keys.of(scope)
-        return (script, len(keys), *keys, pack_head(self.lease, chance.fraction()), node)
+        head = pack_head(self.lease, chance.fraction())
+        return Call(script, keys, (head, node, *more), though_full=script is EVICT)
 
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
-        """These scopes, but for those that somebody has overwritten."""
+        """These scopes, but for overwritten ones."""
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
-            call = self._pack("inspect", some)
-            ((times, set_weights, *replies),) = await evaluate(connection, [call], read_only=True)
+            call = self._pack(INSPECT, some)
+            ((times, set_weights, *replies),) = await run_scripts(connection, [call])
             weights = read_server_state(times, set_weights).weights
             for scope, reply in zip(some, replies, strict=True):
                 if reply is not None:
@@ -299,27 +304,8 @@ class Admin:
         return seen
 
     async def _scopes(self, connection: Connection) -> set[str]:
-        """The scopes that have a key."""
+        """The scopes with a key."""
         return set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
-
-    async def _history(self, connection: Connection, scope: str, period: float) -> History:
-        keys = self._keys
-        of_all = [
-            ("TIME",),
-            ("ZRANGE", keys.nodes, 0, -1, "WITHSCORES"),
-            ("ZRANGE", keys.changed_rules, 0, -1),
-            ("HGETALL", keys.of_obeyed(scope)),
-        ]
-        (seconds, _), *rest = await connection.execute(of_all)
-        until = int(seconds)
-        hours = range(int(until - period) // 3600, until // 3600 + 1)
-        fields: list[tuple[int, Sequence[bytes]]] = []
-        for some in batches(hours, HOURS_PER_CALL):
-            of_hours = [keys.of_hour(scope, hour) for hour in some]
-            call = ("read_history", len(of_hours), *of_hours)
-            (replies,) = await evaluate(connection, [call], read_only=True)
-            fields += zip(some, replies, strict=True)
-        return read_history(scope, until - period, until, fields, *rest)
 
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])
@@ -337,20 +323,20 @@ class Admin:
         return [*filter(None, (read_rule(name, text) for name, text in pairs if text is not None))]
 
     async def _change(self, change: RuleChange) -> None:
-        async with self._connected() as connection:
+        async with self.connected() as connection:
             await self._apply(connection, change)
 
     async def _apply(self, connection: Connection, *changes: RuleChange) -> None:
-        """Change rules, and tell all nodes."""
-        calls: list[tuple[Any, ...]] = []
+        """Change rules, and notify all nodes."""
+        calls: list[Call] = []
         keys = (self._keys.epoch, self._keys.rules, self._keys.changed_rules)
         for change in changes:
             for name in change.names:
                 rule = (encoded(name), pack_parts(change.set), *change.unset)
-                calls.append(("change_rule", len(keys), *keys, *rule))
+                calls.append(Call(CHANGE_RULE, keys, rule))
                 if change.forgets and not change.is_pattern:
-                    calls.append((*self._pack("forget", [name]), change.forgets))
-        await evaluate(connection, calls)
+                    calls.append(self._pack(FORGET, [name], b"", change.forgets))
+        await run_scripts(connection, calls)
         await connection.execute([self._notice])
 
 

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVarTuple
+
+from semaphore_middleware.errors import SettingsError
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit
     from semaphore_middleware.model.limits import Limit
+    from semaphore_middleware.model.options import NodeOptions
+    from semaphore_middleware.redis.location import Server
+
+logger = logging.getLogger(__name__)
+
+GROUP = "semaphore_middleware.observers"
+"""Entry points of other packages. Each has the name of the option that it is for, and is called
+with the node's `NodeOptions` and `Server` at each `FairSemaphore.open` where that option is on. It
+returns an `Observer`.
+"""
+
+Fields = TypeVarTuple("Fields")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in this process. Times are in seconds.
+    """A fact about this process. Times are in seconds.
 
     Other packages may define events of their own, and pass them on with `FairSemaphore.emit`.
     """
 
-    counter: ClassVar[str | None] = None
-    """Name of the stat that counts these events, if one does."""
+
+@dataclass(frozen=True, slots=True)
+class CountedEvent(Event):
+    """An event with a stat of its own."""
+
+    counter: ClassVar[str]
+    """The stat's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined(Event):
+    """The server has accepted this node, which is open from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +60,86 @@ class PermitWaiting(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PermitGranted(Event):
+class PermitGranted(CountedEvent):
     """A permit is held from now on."""
 
     counter = "acquired"
 
     permit: Permit
     limit: int | None
-    """How many may hold a permit of its scope, as the server said last."""
+    """How many may hold a permit of its scope, as last reported by the server."""
     handed_on: bool
     """True if this node had the permit in its hand, so that no call was made for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PermitReleased(Event):
-    """A permit that was granted has been given back, used or unused, even if it was lost before."""
+class RequestBegun(Event):
+    """A request has begun under this permit."""
+
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded(Event):
+    """A request has ended, and its caller has reported the response."""
+
+    scope: str
+    status: int
+    """Of the response; 0: there was none."""
+    size: int
+    """Bytes of its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalReported(Event):
+    """A site has refused a request of this node."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReported(Event):
+    """The server has reported how many permits of a scope all nodes hold, and how many they may."""
+
+    scope: str
+    held: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLeft(Event):
+    """This node holds no permit of a scope any more, and none is waited for."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseBegun(Event):
+    """A pause of a site has begun, whichever node caused it, or is longer than was known."""
+
+    scope: str
+    paused_at: int
+    """Milliseconds of Unix time, by the server's clock; it identifies the pause."""
+    length_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class PauseCaused(Event):
+    """A report by this node has begun a pause of a site, or has made one longer."""
+
+    scope: str
+    paused_at: int
+    """As in `PauseBegun`."""
+    length_ms: float
+    asked: float
+    """For how many seconds the site asked; 0: it named no time."""
+    refused: bool
+    """True if the site refused a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermitReleased(CountedEvent):
+    """A granted permit has been given back, used or unused, even if it was lost before."""
 
     counter = "released"
 
@@ -53,7 +147,7 @@ class PermitReleased(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PermitLost(Event):
+class PermitLost(CountedEvent):
     """A permit's lease could not be renewed in time."""
 
     counter = "lost"
@@ -62,7 +156,7 @@ class PermitLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class AcquireTimedOut(Event):
+class AcquireTimedOut(CountedEvent):
     """A request has waited for a permit as long as its timeout allows."""
 
     counter = "timeouts"
@@ -71,7 +165,7 @@ class AcquireTimedOut(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class BackoffStarted(Event):
+class BackoffStarted(CountedEvent):
     """A site asked for a pause, refused a request or did not answer: no node starts one there for
     a while.
     """
@@ -92,7 +186,7 @@ class LimitOverruled(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class HostDown(Event):
+class HostDown(CountedEvent):
     """A site now counts as down: it did not answer this node's request either."""
 
     counter = "hosts_down"
@@ -103,7 +197,7 @@ class HostDown(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAtOnce(Event):
+class FailedAtOnce(CountedEvent):
     """A request was not made, because its site is down."""
 
     counter = "failed_at_once"
@@ -117,17 +211,19 @@ class RoundTrip(Event):
     """The server answered a call."""
 
     seconds: float
+    wall: float | None
+    """The server's clock, in seconds of Unix time, when it did; None: it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reconnected(Event):
+class Reconnected(CountedEvent):
     """The connection to the server broke, and there is a new one."""
 
     counter = "reconnects"
 
 
 @dataclass(frozen=True, slots=True)
-class StoreLost(Event):
+class StoreLost(CountedEvent):
     """The server has lost its data or was replaced by another one: no permit is granted for a
     while. Nobody knows that of a server which this node sees for the first time.
     """
@@ -138,8 +234,8 @@ class StoreLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStalled(Event):
-    """The event loop was blocked, or the process stopped, for so long that a renewal was missed."""
+class ProcessStalled(CountedEvent):
+    """A renewal was missed: the event loop was blocked, or the process stopped, for so long."""
 
     counter = "stalls"
 
@@ -147,34 +243,35 @@ class ProcessStalled(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed(Event):
-    """This node hears its channel from now on; earlier messages may have been missed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RobotsTxtNotified(Event):
-    """Another node has fetched a robots.txt that this one waits for, or has given up."""
+class RobotsTxtObeyed(Event):
+    """This node obeys a site's robots.txt from now on. It has fetched it, or another node has."""
 
     origin: str
     """Scheme, host and port."""
+    status: int
+    """The status of the response; 0: there was none."""
+    problem: str
+    """Why the file cannot be read, so that it forbids all pages. Empty: it can."""
+    text: bytes
+    """The file; empty if the site has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownNotification(Event):
+class UnknownNotification(CountedEvent):
     """A message on this node's channel could not be read."""
 
     counter = "strange_messages"
 
 
 @dataclass(frozen=True, slots=True)
-class StatementRefused(Event):
+class StatementRefused(CountedEvent):
     """The server could make no sense of a statement of this node."""
 
     counter = "refused_statements"
 
 
 class ObservedSemaphore(Protocol):
-    """A semaphore as its observers see it: a `FairSemaphore`, or one crawl's part in one."""
+    """A `FairSemaphore` as its observers see it."""
 
     @property
     def node(self) -> str:
@@ -182,27 +279,27 @@ class ObservedSemaphore(Protocol):
 
     @property
     def admin(self) -> Admin:
-        """What operators see and set."""
+        """The operators' view and actions."""
 
     def permits(self) -> Collection[Permit]:
-        """The permits that are held here, and those that are waited for."""
+        """This node's permits, held or waited for."""
 
     def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as last heard; None: it is not known."""
+        """How many may hold a permit of `scope`, as last reported; None: it is not known."""
 
 
 class Observer:
     """Base class of observers of a semaphore; each method does nothing by default.
 
     All are called on the semaphore's event loop. `on_event` is called several times for each
-    permit: it must return soon, and raise nothing.
+    permit: it must return soon. What it raises is logged.
     """
 
-    hears: ClassVar[tuple[type[Event], ...]] = (Event,)
-    """Of which kinds are the events that it is told of."""
+    kinds: ClassVar[tuple[type[Event], ...]] = (Event,)
+    """The kinds of events that it is notified of."""
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
-        """The semaphore is about to reach its server, which may take long."""
+        """The semaphore is about to reach its server; that may take long."""
 
     def on_event(self, event: Event) -> None:
         """Something happened."""
@@ -217,33 +314,78 @@ class Observers:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
         self._open: list[Observer] = []
-        self._of_kind: dict[type[Event], list[Callable[[Event], None]]] = {}
+        self._of_kind: dict[object, list[Callable[[Event], None]]] = {}
 
-    async def open(self, semaphore: ObservedSemaphore) -> None:
-        """Open all. Raises what one of them raises; `close` closes those that were opened."""
-        for observer in self._observers:
+    async def open(self, semaphore: ObservedSemaphore, more: Sequence[Observer] = ()) -> None:
+        """Open all, and `more` until the next `close`. Raises what one of them raises; `close`
+        closes those that were opened.
+        """
+        for observer in (*self._observers, *more):
             self._open.append(observer)
             self._of_kind.clear()
             await observer.open(semaphore)
 
-    def emit(self, event: Event) -> None:
-        """Tell an event to all that hear it."""
-        kind = type(event)
-        hearing = self._of_kind.get(kind)
-        if hearing is None:
-            hearing = [one.on_event for one in self._open if issubclass(kind, one.hears)]
-            self._of_kind[kind] = hearing
-        for on_event in hearing:
-            on_event(event)
+    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
+        """Notify the observers of an event. If there are none of its kind, it is not even made."""
+        callbacks = self._of_kind.get(kind)
+        if callbacks is None:
+            callbacks = self._of_kind[kind] = self._find_callbacks(kind)
+        if callbacks:
+            event = kind(*fields)
+            for on_event in callbacks:
+                try:
+                    on_event(event)
+                except Exception:
+                    logger.exception("An observer failed at %s.", event)
 
-    async def close(self) -> None:
-        """Close all, in reverse order. Each hears events until it is closed."""
+    def _find_callbacks(self, kind: object) -> list[Callable[[Event], None]]:
+        assert isinstance(kind, type), "a kind of events is a class"
+        return [observer.on_event for observer in self._open if issubclass(kind, observer.kinds)]
+
+    async def close(self, until: float) -> None:
+        """Close all, in reverse order, until a time on the loop's clock. Each is notified of events
+        until it is closed. What one raises is logged.
+        """
         while self._open:
             observer = self._open.pop()
             self._of_kind.clear()
-            await observer.close()
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await observer.close()
+            except Exception:
+                logger.exception("An observer failed at its end.")
 
     def forget(self) -> None:
         """In a forked child: those that are open are its parent's."""
         self._open = []
         self._of_kind.clear()
+
+
+@cache
+def _registered() -> Sequence[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
+def make_observers(options: NodeOptions, server: Server) -> list[Observer]:
+    """The observers of other packages whose options are on. Raises `SettingsError` if a package
+    that one of them needs is not installed.
+    """
+    return [
+        _load(entry)(options, server)
+        for entry in _registered()
+        if getattr(options, entry.name, None)
+    ]
+
+
+def _load(entry: EntryPoint) -> Callable[[NodeOptions, Server], Observer]:
+    try:
+        factory: Callable[[NodeOptions, Server], Observer] = entry.load()
+    except ImportError as error:
+        name = entry.dist.name if entry.dist else entry.module
+        extras = f"[{','.join(entry.extras)}]" if entry.extras else ""
+        raise SettingsError(
+            f"{entry.name}: this needs {error.name}, which is not installed; install it with: "
+            f"pip install '{name}{extras}'"
+        ) from error
+    return factory

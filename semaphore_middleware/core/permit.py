@@ -11,15 +11,12 @@ from contextlib import AbstractContextManager, suppress
 from enum import Enum
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.model.limits import Limit
-
-if TYPE_CHECKING:
-    from semaphore_middleware.core.account import Account
 
 
 class Stage(Enum):
@@ -30,6 +27,34 @@ class Stage(Enum):
     LOST = "lost"
     """The lease could not be renewed in time; another node may hold the permit by now."""
     RELEASED = "released"
+
+
+class Holder(Protocol):
+    """A permit's view of its account."""
+
+    deadline: float
+    """Until then, on the loop's clock, the lease cannot be over."""
+    answered_at: float
+    """When the newest request known to have succeeded began, on any node."""
+
+    @property
+    def starts_count(self) -> bool:
+        """True if requests are to begin soon after the grant."""
+
+    def begin(self, permit: Permit) -> None:
+        """The request with this permit begins."""
+
+    def received(self, status: int, size: int) -> None:
+        """A request has ended with such a response."""
+
+    def give_up(self, permit: Permit) -> None:
+        """A request no longer waits for this permit."""
+
+    def give_back(self, permit: Permit) -> None:
+        """A request is done with this permit."""
+
+    def end_lost(self, permit: Permit) -> None:
+        """A request with a lost permit has ended."""
 
 
 class Permit:
@@ -50,18 +75,19 @@ class Permit:
         "_error",
         "_granted",
         "_loop",
+        "_on_wait",
         "_outcome",
         "_priority",
         "_stage",
         "_thread",
         "_turn_end",
         "_when_lost",
-        "_withdrawn",
         "granted_at",
         "limit",
         "owner",
         "scope",
         "waited",
+        "withdrawn",
     )
 
     def __init__(
@@ -69,16 +95,19 @@ class Permit:
         scope: str,
         limit: Limit,
         loop: asyncio.AbstractEventLoop,
-        account: Account,
+        account: Holder,
         owner: object = None,
         priority: float = 0.0,
+        on_wait: Callable[[], object] | None = None,
     ) -> None:
         self.scope = scope
         self.limit = limit
         self.owner = owner
-        """The caller's own object: tells observers what this permit is for."""
+        """The caller's own object, by which observers know the permit's purpose."""
         self._priority = priority
         """Among the requests of this node that wait for the scope, the highest one comes first."""
+        self._on_wait = on_wait
+        """Called if it is not granted at once."""
         self._begun = False
         """True once its request has begun."""
         self._stage = Stage.WAITING
@@ -97,7 +126,7 @@ class Permit:
         """Called when it is lost; None: nothing runs under it that could be ended."""
         self._error: PermitLostError | None = None
         """The reason of the loss."""
-        self._withdrawn = False
+        self.withdrawn = False
         """True if the site has refused a request since the grant: do not begin one now."""
         self._outcome: Feedback | None = None
         """The result of the request, sent with the release if the server needs it."""
@@ -129,14 +158,19 @@ class Permit:
             with suppress(RuntimeError):  # its loop is closed
                 self._loop.call_soon_threadsafe(self.release)
         elif self._stage is not Stage.RELEASED:
-            self._account.release(self)
+            if self._stage is Stage.HELD:
+                self._account.give_back(self)
+            elif self._stage is Stage.WAITING:
+                self._account.give_up(self)
+            else:
+                self._account.end_lost(self)
             self._stage = Stage.RELEASED
             self._granted.cancel()
 
     @property
     def site_answered_at(self) -> float:
-        """On the loop's clock: when the youngest request began of which this node knows that the
-        site answered it well, be it another node's; minus infinity if it knows of none.
+        """Loop time of the start of the newest request known to have succeeded, on any node; minus
+        infinity if none is known.
         """
         return self._account.answered_at
 
@@ -150,14 +184,14 @@ class Permit:
         self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
     def refused(self, retry_after: float = 0.0, what: str = "refused a request") -> None:
-        """Report that the site refused the request. Call it before `release`: no node gets a permit
+        """Report a refusal by the site. Call it before `release`: no node gets a permit
         of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
         named no time, so the pause doubles from incident to incident. `what` it did is logged.
         """
         self._outcome = Feedback(refused=True, retry_after=max(0.0, retry_after), what=what)
 
     def failed(self) -> None:
-        """Report that the site did not respond: it refused the connection, or took too long.
+        """Report a site without a response: it refused the connection, or took too long.
 
         Call it before `release`. Three in a row, on any nodes, count as a refusal, and then one
         request is tried at a time. After five in a row, and the semaphore's `backoff.down_after`,
@@ -166,13 +200,13 @@ class Permit:
         self._outcome = Feedback(failed=True)
 
     def received(self, status: int, size: int) -> None:
-        """Count the request's response in the site's history: its status (0: there was none), and
+        """Report the request's response to observers: its status (0: there was none), and
         the bytes of its body. Call it before `release`.
         """
         self._account.received(status, size)
 
     def until_lost(self) -> UntilLost:
-        """Cancel what this task does in the `with` when the permit is lost.
+        """Cancel this task's work in the `with` when the permit is lost.
 
         Raises `PermitLostError` then, and at once if it is lost already. A cancellation from
         outside stays a cancellation. Use it within an asyncio task.
@@ -194,8 +228,8 @@ class Permit:
         return self._account.starts_count
 
     def _begin(self) -> None:
-        """Say that its request begins: the next start is a delay after this one. A permit that is
-        released before that was no start.
+        """Begin its request: the next start is a delay after this one. A permit released before
+        that was not a start.
         """
         if not self._begun:
             self._begun = True
@@ -209,14 +243,14 @@ class Permit:
             self._granted.set_result(None)
 
     def _lose(self, why: str) -> None:
-        """Mark it as lost, and cancel what runs under it."""
+        """Mark it as lost, and cancel its request."""
         self._stage = Stage.LOST
         self._error = PermitLostError(why)
         if self._when_lost is not None:
             self._when_lost()
 
     def _refuse(self, error: Exception) -> None:
-        """Raise this error in the request that waits for it."""
+        """Raise this error in its waiting request."""
         if not self._granted.done():
             self._granted.set_exception(error)
 
@@ -251,15 +285,15 @@ class PermitSet:
     @property
     def withdrawn(self) -> bool:
         """True if a site has refused a request since the grants: do not begin one now."""
-        return any(permit._withdrawn for permit in self.permits)
+        return any(permit.withdrawn for permit in self.permits)
 
     def begin(self) -> None:
-        """Say that the request begins: now, for all of its scopes."""
+        """Begin the request: now, for all of its scopes."""
         for permit in self.permits:
             permit._begin()
 
     def received(self, status: int, size: int) -> None:
-        """Count the request's response in the history of each scope (see `Permit`)."""
+        """Report the request's response for each scope (see `Permit`)."""
         for permit in self.permits:
             permit.received(status, size)
 
@@ -279,7 +313,7 @@ class PermitSet:
             permit.release()
 
     def until_lost(self) -> UntilLost:
-        """Cancel what this task does in the `with` when one of them is lost (see `Permit`)."""
+        """Cancel this task's work in the `with` when one of them is lost (see `Permit`)."""
         return UntilLost(*self.permits)
 
 

@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
-from typing import Any, Self, TypeAlias
+from functools import lru_cache, partial
+from typing import Any, Self, TypeAlias, Unpack
 
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     Event,
+    Fields,
+    NodeJoined,
     Observer,
     Observers,
     StoreLost,
+    make_observers,
 )
 from semaphore_middleware.core.permit import Permit, PermitSet, UntilLost
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
-from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.model.options import GivenOptions, NodeOptions
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.calls import Recovery, Store
 from semaphore_middleware.redis.environment import default_node, url_from_environment
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.recovery import Recovery
-from semaphore_middleware.redis.store import Store
 
 GivenLimit: TypeAlias = "int | Limit | Mapping[str, Any] | None"
 """A limit as `SEMAPHORE_LIMITS` has them, or a `Limit`. What a dict leaves out is not limited."""
+Progress: TypeAlias = Callable[[int, bool], object]
+"""Takes how many of its permits a request has, and whether it must wait for the next one."""
+
+
+CLOSE_S = 2.0
+"""How long a semaphore takes at most to close."""
+CLOSE_OBSERVERS_S = 0.5
+"""The part of it that the observers have at least."""
 
 
 class FairSemaphore:
-    """A counting semaphore for each name, shared by all nodes that use one Redis server.
+    """A counting semaphore for each name, shared by all nodes of one Redis server.
 
         async with FairSemaphore("redis://localhost") as semaphore:
             async with semaphore.permit("api.example.com", limit=3):
@@ -57,21 +67,11 @@ class FairSemaphore:
       server.
     - `node`: this node's name, to which a few random letters are added, other ones each time that
       it is opened.
-    - `lease`: seconds after which the permits of a dead node are free; a day at most. Should be the
-      same on all nodes.
-    - `recovery_wait`: seconds without grants after the server has lost its data; None: the lease.
-      Should be the same on all nodes.
-    - `turn`: seconds for which a permit may serve further requests; 0: it serves one only.
-    - `prefix`: the first part of every key.
-    - `job`, `weight`: in whose share of a scope this node's permits count, and how large it is.
-      Where several jobs wait, they share the permits by weight, and the nodes of each share its
-      own. Of "news/fr" the part before the slash is shared first. Nodes without a job are one.
-    - `backoff`: how long to pause after a refusal without Retry-After, and when a site counts as
-      down (see `Permit.refused` and `Permit.failed`).
-    - `history`: seconds for which the server keeps what was done to each site; 0: not at all.
     - `url_from` says in errors where the address was set.
     - `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
       event, and are closed last, in reverse order.
+    - `options`: `lease`, `turn`, `job` and others; `NodeOptions` in `model/options.py` has their
+      meanings and defaults.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in, and to this process: where that is forked, the
@@ -84,27 +84,11 @@ class FairSemaphore:
         url: str | None = None,
         *,
         node: str | None = None,
-        lease: float = 15.0,
-        recovery_wait: float | None = None,
-        turn: float = 0.1,
-        prefix: str = "semaphore",
-        job: str = "",
-        weight: float = 1.0,
-        backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
-        history: float = 604800.0,
         url_from: str = "the server's URL",
         observers: Sequence[Observer] = (),
+        **options: Unpack[GivenOptions],
     ) -> None:
-        self._options = NodeOptions(
-            lease=lease,
-            recovery_wait=lease if recovery_wait is None else recovery_wait,
-            turn=turn,
-            prefix=prefix,
-            job=job,
-            weight=weight,
-            backoff=backoff,
-            history=history,
-        )
+        self._options = NodeOptions(**options)
         if url is None:
             url, url_from = url_from_environment()
         self.url = url
@@ -141,24 +125,26 @@ class FairSemaphore:
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
         options = self._options
+        loop = asyncio.get_running_loop()
         self._forget_parent()
         if not self._is_name_new:
             self.node = self._draw_name()
         self._is_name_new = False
         try:
-            await self._observers.open(self)
             if self.url is None:
                 self._embedded = await asyncio.to_thread(embedded.start_or_join, options.prefix)
                 self.url = self._embedded.url
             server = self._server(self.url)
+            await self._observers.open(self, make_observers(options, server))
             keys = Keys(options.prefix)
             store = Store(keys, self.node, options, Recovery(keys, options, self._note_loss))
-            session = Session(server, store, options, self._observers.emit)
+            session = Session(server, store, options, self._observers)
             self._link = session.link
             await session.start(wait)
+            self.emit(NodeJoined)
         except BaseException:
+            await self._observers.close(loop.time() + CLOSE_OBSERVERS_S)
             self._leave_embedded()
-            await self._observers.close()
             raise
         self._session = session
 
@@ -173,16 +159,19 @@ class FairSemaphore:
         self._forget_parent()
         if self._session is not None:
             self._opened()
-        session, self._session = self._session, None
-        admin, self._admin = self._admin, None
+        session = self._session
+        admin = self._admin
+        self._session = None
+        self._admin = None
+        until = _now() + CLOSE_S
         try:
             if admin is not None:
                 await admin.close()
             if session is not None:
-                await session.stop()
+                await session.stop(until - CLOSE_OBSERVERS_S)
         finally:
+            await self._observers.close(until)
             self._leave_embedded()
-            await self._observers.close()
 
     def _draw_name(self) -> str:
         # Two nodes of one name would share an account, and so permits: hence the letters. They are
@@ -193,18 +182,19 @@ class FairSemaphore:
         """In a forked child: what is open is its parent's."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._session = self._admin = None
+            self._session = None
+            self._admin = None
             self._observers.forget()
             self._leave_embedded()  # a lock of the parent's stays with the parent
             self._is_name_new = False
 
-    def emit(self, event: Event) -> None:
-        """Pass an event to all observers, as long as they are open."""
-        self._observers.emit(event)
+    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
+        """Notify all observers, while they are open, of an event of this class."""
+        self._observers.emit(kind, *fields)
 
     def _note_loss(self, seconds: float) -> None:
         if self._session is not None:  # else the server may be new
-            self.emit(StoreLost(seconds))
+            self.emit(StoreLost, seconds)
 
     def _server(self, url: str) -> Server:
         options = self._options
@@ -213,7 +203,8 @@ class FairSemaphore:
     def _leave_embedded(self) -> None:
         if self._embedded is not None:
             self._embedded.leave()
-            self._embedded = self.url = None
+            self._embedded = None
+            self.url = None
 
     @asynccontextmanager
     async def permit(
@@ -235,23 +226,21 @@ class FairSemaphore:
         scope: str,
         limit: GivenLimit,
         timeout: float | None = None,
-        owner: object = None,
         priority: float = 0.0,
     ) -> Permit:
-        """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
+        """Wait for a permit of `scope`. All nodes together hold at most `limit`.
 
         `scope` is any string. `limit` is a `Limit`, or written as in `SEMAPHORE_LIMITS`: what a
         dict leaves out is not limited, and None leaves the limit to other nodes and operators.
         Where nodes name different limits, the lowest counts while the scope is in use. `timeout` is
-        in seconds. May be cancelled at any time. The caller must
-        `release()` the permit; `permit()` does so by itself. `owner` is kept as `Permit.owner`: it
-        tells observers what the permit is for. Of this node's requests that wait for the scope, the
-        one with the highest `priority` is served first.
+        in seconds. May be cancelled at any time. The caller must `release()` the permit; `permit()`
+        does so by itself. Of this node's requests that wait for the scope, the one with the highest
+        `priority` is served first.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`, and `HostDownError` if the
         site has not responded for `backoff.down_after` (see `Permit.failed`).
         """
-        permits = await self.acquire_all([(scope, limit)], timeout, owner, priority)
+        permits = await self.acquire_all([(scope, limit)], timeout, priority=priority)
         permits.begin()
         return permits.permits[0]
 
@@ -261,22 +250,27 @@ class FairSemaphore:
         timeout: float | None = None,
         owner: object = None,
         priority: float = 0.0,
+        on_progress: Progress | None = None,
     ) -> PermitSet:
-        """Wait for a permit of each of several scopes, which are taken one after another.
+        """Wait for a permit of each of several scopes, taken one after another.
 
         `wanted` are scopes and their limits, one at least, in the order in which all programs take
         them: by `order_of` in `model/hosts.py`. A permit is held while its request waits for the
         next one; if it is lost meanwhile, all are asked for again. The caller must call `begin()`
         when the request begins: under a delay or a rate the start counts from then on. `timeout`,
         in seconds, is for all of them together; otherwise as `acquire`, and raises what that does.
+        `owner` is kept as `Permit.owner`: it shows observers the purpose of the permits.
+
+        `on_progress(taken, waits)` is called when the server has no permit free for the next scope,
+        with `waits` true; and else when the request goes on to another scope.
         """
         permits: list[Permit] = []
         if timeout is None:
-            await self._take(permits, wanted, owner, priority)
+            await self._take(permits, wanted, owner, priority, on_progress)
             return PermitSet(permits)
         try:
             async with asyncio.timeout(timeout):
-                await self._take(permits, wanted, owner, priority)
+                await self._take(permits, wanted, owner, priority, on_progress)
         except TimeoutError:
             raise self._timed_out(permits[-1], timeout) from None
         return PermitSet(permits)
@@ -287,8 +281,9 @@ class FairSemaphore:
         wanted: Sequence[tuple[str, GivenLimit]],
         owner: object,
         priority: float,
+        on_progress: Progress | None,
     ) -> None:
-        """Add a permit of each scope to `permits`, and give all back if that fails. If one of them
+        """Add a permit of each scope to `permits`, or give all back on an error. If one of them
         is lost while the request waits for another, begin anew.
         """
         while True:
@@ -298,8 +293,11 @@ class FairSemaphore:
                     for scope, limit in wanted:
                         if permits:
                             taken.add(permits[-1])
-                        permit = self._opened().request(
-                            scope, checked_limit(scope, limit), owner, priority
+                            if on_progress is not None:
+                                on_progress(len(permits), False)
+                        on_wait = on_progress and partial(on_progress, len(permits), True)
+                        permit = self._opened().outbox.request(
+                            scope, checked_limit(scope, limit), owner, priority, on_wait
                         )
                         permits.append(permit)
                         await permit._granted
@@ -309,17 +307,20 @@ class FairSemaphore:
                     permit.release()
                 if not isinstance(error, PermitLostError):
                     raise
+                if on_progress is not None:
+                    on_progress(0, False)
 
     def _timed_out(self, permit: Permit, timeout: float) -> AcquireTimeoutError:
-        self.emit(AcquireTimedOut(permit))
+        self.emit(AcquireTimedOut, permit)
+        reason = self._session and self._session.outbox.reason_at(permit.scope)
         return AcquireTimeoutError(
             f"no permit for {permit.scope!r} within {round(timeout, 3):g} s "
-            f"(limit {permit.limit.concurrency})"
+            f"(limit {permit.limit.concurrency})" + (f": {reason.sentence}" if reason else "")
         )
 
     @property
     def admin(self) -> Admin:
-        """What operators see and set, with a connection of its own, closed with the semaphore.
+        """The operators' view and actions, with its own connection, closed with the semaphore.
 
         Raises `ClosedError`.
         """
@@ -335,23 +336,28 @@ class FairSemaphore:
         return self._admin
 
     @property
+    def cache(self) -> Cache:
+        """Small values shared by all nodes. Raises `ClosedError`."""
+        return self._opened().cache
+
+    @property
     def problem(self) -> Exception | None:
-        """Why the server could not be used when that was last tried, also by an `open` that waits
-        for it; None: it could be used.
+        """The error of the last attempt to use the server, also by an `open` that waits for it;
+        None: it succeeded.
         """
         return self._link.problem if self._link is not None else None
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
-        return list(self._session.permits()) if self._session is not None else ()
+        return list(self._session.outbox.permits()) if self._session is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as this node last heard; None: it never did,
-        or holds and wants none.
+        """How many may hold a permit of `scope`, as last reported to this node; None: it never
+        was, or it holds and wants none.
 
         Sends nothing.
         """
-        return self._session.limit_of(scope) if self._session is not None else None
+        return self._session.outbox.limit_of(scope) if self._session is not None else None
 
     def _opened(self) -> Session:
         if self._session is None:
@@ -382,3 +388,7 @@ def _read_limit(scope: str, limit: GivenLimit) -> Limit:
 
 
 _remembered_limit = lru_cache(maxsize=512)(_read_limit)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

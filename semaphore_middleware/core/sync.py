@@ -9,29 +9,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from multiprocessing.util import Finalize
-from typing import Self, TypedDict, Unpack
+from typing import Self, Unpack
 from weakref import WeakSet
 
 from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore, GivenLimit, checked_limit
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
-from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.options import GivenOptions
 
 
-class Options(TypedDict, total=False):
-    """The options of a `FairSemaphore`, which has their meanings."""
+class Options(GivenOptions, total=False):
+    """All keyword arguments of a `FairSemaphore`, with the same meanings."""
 
     node: str | None
-    lease: float
-    recovery_wait: float | None
-    turn: float
-    prefix: str
-    job: str
-    weight: float
-    backoff: Backoff
-    history: float
     url_from: str
     observers: Sequence[Observer]
 
@@ -45,7 +37,7 @@ class SyncSemaphore:
             requests.get("https://api.example.com/", timeout=10)
 
     It takes what a `FairSemaphore` takes, and is one node: make one for the whole process, and use
-    it in all threads. The first permit starts a daemon thread, whose event loop speaks to the
+    it in all threads. The first permit starts a daemon thread, whose event loop talks to the
     server. A process that is forked from this one starts its own, and is another node; what its
     parent holds stays the parent's. All is given back by `close`, or as the interpreter exits.
     """
@@ -134,7 +126,8 @@ class SyncSemaphore:
 
         thread = threading.Thread(target=run, name="SyncSemaphore", daemon=True)
         thread.start()  # since Python 3.12 a RuntimeError, once the main thread has ended
-        self._loop, self._thread = loop, thread
+        self._loop = loop
+        self._thread = thread
         Finalize(None, self.close, exitpriority=0)  # not atexit, which multiprocessing passes over
         return loop
 
@@ -150,8 +143,9 @@ class SyncSemaphore:
     async def _grant(
         self, granted: Future[Permit], scope: str, limit: Limit, timeout: float | None
     ) -> None:
-        """Get a permit, and hand it over to the thread that waits for it."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        """Get a permit, and hand it over to the waiting thread."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
         assert task is not None
 
         def stop(granted: Future[Permit]) -> None:

@@ -13,5 +13,5 @@ def fraction() -> float:
 
 
 def token(length: int) -> str:
-    """A name that nobody else draws: so many bytes, as hexadecimal digits."""
+    """A unique name: random bytes of this length, as hexadecimal digits."""
     return source.randbytes(length).hex()

@@ -1,6 +1,4 @@
-"""Names: the normal form of hosts, the kinds of scopes, what the name of a limit may be, and how a
-name is sent and shown.
-"""
+"""Names of hosts, scopes and limits: their kinds and normal forms, as checked, sent and shown."""
 
 from __future__ import annotations
 
@@ -13,20 +11,20 @@ from typing import Any
 from semaphore_middleware.errors import SettingsError
 
 PREFIXED_KINDS = ("domain", "ip", "proxy")
-"""Kinds of scopes whose names begin with their kind: `ip:192.0.2.1`."""
+"""Kinds of scopes with their kind as a prefix: `ip:192.0.2.1`."""
 ALL = "all"
 """The one scope of its kind: every request of all nodes."""
 EVERY = "*"
-"""The pattern that fits every scope; only operators' rules have it."""
+"""The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "ip", "name")
-"""Kinds of scopes that stand for a site, the first one before the others."""
+"""Kinds of scopes for one site, in order of precedence."""
 ORDER = ("name", "host", *PREFIXED_KINDS, ALL)
-"""In which order a request takes its scopes, by their kinds: narrow ones before wide ones."""
+"""Kinds in the order in which a request takes its scopes: narrow ones before wide ones."""
 
 
 def kind_of(scope: str) -> str:
-    """The kind of a scope, one of `ORDER`, read off its name: so it is the same on all nodes, from
-    wherever they have the name. What does not look like a host is a name of the user's.
+    """The kind of a scope, one of `ORDER`. It follows from the name alone, so it is the same on all
+    nodes. A name unlike a host is the user's own.
     """
     kind, colon, _ = scope.partition(":")
     if (colon and kind in PREFIXED_KINDS) or scope == ALL:
@@ -36,28 +34,29 @@ def kind_of(scope: str) -> str:
 
 
 def order_of(scope: str) -> tuple[int, str]:
-    """A key to sort a request's scopes by. All nodes take them in this order, so no two requests
-    wait for each other: whoever waits for a scope holds only ones that come before it (J. W.
-    Havender, Avoiding Deadlock in Multitasking Systems, 1968).
+    """The sort key of a request's scopes.
+
+    All nodes take scopes in this order, so no two requests wait for each other: a request waiting
+    for a scope holds only earlier ones (J. W. Havender, Avoiding Deadlock in Multitasking Systems,
+    1968).
     """
     return ORDER.index(kind_of(scope)), scope
 
 
 @lru_cache(maxsize=1024)
 def site_index(scopes: tuple[str, ...]) -> int | None:
-    """Index of the site's scope among a request's scopes: that of its host, else of its domain, its
-    address, or a name of the user's. Its answers and its robots.txt speak for that one. None: there
-    are only scopes of a proxy, or of all sites.
+    """Index of the site's scope among a request's scopes: its host, domain, address or the user's
+    own name, in this order. The site's answers and robots.txt concern that scope. None: all scopes
+    are of proxies, or of all sites.
     """
     kinds = [kind_of(scope) for scope in scopes]
     return next((kinds.index(kind) for kind in SITES if kind in kinds), None)
 
 
 def parse_name(name: Any, where: str) -> str:
-    """The name of a limit, checked: a scope, which stays as written; '*.' and a host; or a kind and
-    ':*'.
+    """The checked name of a limit: a scope, unchanged; '*.' and a host; or a kind and ':*'.
 
-    Raises `SettingsError`; `where` says in it where the name was set.
+    Raises `SettingsError` with `where`, the place where the name was set.
     """
     if not isinstance(name, str) or not normal_host(name):
         what = "empty" if isinstance(name, str) else "no text"
@@ -76,15 +75,15 @@ def parse_name(name: Any, where: str) -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """True for '*.' and a host, which fits each host below it; for 'domain:*', 'ip:*' and
-    'proxy:*', which fit all scopes of their kind; and for `EVERY`.
+    """True for '*.' and a host (all hosts below it), for 'domain:*', 'ip:*' and 'proxy:*' (all
+    scopes of the kind), and for `EVERY`.
     """
     of_kind = name.endswith(":*") and name[:-2] in PREFIXED_KINDS
     return name.startswith("*.") or of_kind or name == EVERY
 
 
 def patterns_for(scope: str) -> list[str]:
-    """All patterns that fit a scope, or what a pattern fits: the most exact first."""
+    """All patterns fitting a scope, or all scopes of a pattern: the most exact first."""
     kind = kind_of(scope)
     if kind in PREFIXED_KINDS:
         return [EVERY] if is_pattern(scope) else [f"{kind}:*", EVERY]
@@ -93,8 +92,8 @@ def patterns_for(scope: str) -> list[str]:
 
 
 def normal_name(name: str) -> str:
-    """The name of a scope, or a pattern for such names, as requests have it: hosts in their normal
-    form, also behind a kind.
+    """The name of a scope, or a pattern, with its host in normal form, also behind a kind: so
+    requests have it.
     """
     if name.startswith("*."):
         return f"*.{normal_host(name[2:])}"
@@ -105,20 +104,20 @@ def normal_name(name: str) -> str:
 
 
 def host_within(name: str) -> str | None:
-    """The host in a URL, or in a host with a port, which users take for the name of a scope."""
+    """The host in a URL, or in a host with a port: users mistake them for names of scopes."""
     url = re.match(r"https?://(?:[^\s/@]*@)?(\[[^\s/]+\]|[^\s/:?#\[]+)", name, re.IGNORECASE)
     url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+", name, re.IGNORECASE)
     return normal_host(url[1]) if url else None
 
 
 def refuse_url(name: str, where: str) -> None:
-    """Raise `SettingsError` if a name is more than a host: a scope of that name limits no site."""
+    """Raise `SettingsError` for a URL, or a host with a port: such a scope would limit no site."""
     if host := host_within(name):
         raise SettingsError(f"{where}: give only the host: {host!r}")
 
 
 def normal_host(host: str) -> str:
-    """A host as URLs have it: lower case, no dot at the end, IDNA where it is not ASCII. All
+    """A host as in URLs: lower case, no dot at the end, IDNA instead of non-ASCII letters. All
     spellings of an IP address are one host.
     """
     host = host.strip().lower().rstrip(".")
@@ -131,7 +130,7 @@ def normal_host(host: str) -> str:
 
 
 def _normal_address(host: str) -> str | None:
-    """An IP address in its usual spelling, IPv4 also where it is written as IPv6; None for a name.
+    """An IP address in its usual spelling, also an IPv4 address written as IPv6; None for a name.
 
     IPv4 is read as the resolver does (`inet_aton`, as in the WHATWG's URL Standard, "IPv4 parser"):
     127.1, 0x7f.1 and 2130706433 are 127.0.0.1. IPv6 is written as in RFC 5952.
@@ -167,7 +166,7 @@ def decoded(name: bytes) -> str:
 
 
 def clean(name: str) -> str:
-    """A name that is safe to show: what would control a terminal is written out."""
+    """A name safe to show on a terminal: control characters are written as escapes."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

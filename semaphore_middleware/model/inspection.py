@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
-from semaphore_middleware.model.jobs import JobShare
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import LIMITLESS, Limit
+from semaphore_middleware.model.reasons import Reason
+from semaphore_middleware.model.wire import Wire
+
+NO_LIMIT = Limit(LIMITLESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,36 +24,71 @@ class Member:
 
     node: str
     """The node's name."""
-    held: int
-    """Permits that it holds."""
-    waiting: int
-    """Requests of it that wait for a permit."""
-    oldest: float
-    """For how long its oldest request holds a permit; 0: none does."""
-    longest_wait: float
-    """For how long its oldest request waits for a permit; 0: none does."""
-    lease_left: float
-    """Until the node loses its permits and its place, unless it renews them."""
+    held: Wire[int]
+    """Permits held by the node."""
+    waiting: Wire[int]
+    """The node's requests waiting for a permit."""
+    oldest: Wire[float]
+    """Time since the grant of its oldest permit; 0: it holds none."""
+    longest_wait: Wire[float]
+    """Waiting time of its oldest request; 0: none waits."""
+    lease_left: Wire[float]
+    """Time until the node loses its permits and its place, unless it renews them."""
     asks_for: Limit
-    """The limit that its requests there name."""
+    """The limit named by its requests there."""
     job: str = ""
-    """The job in whose share its permits count; empty: it has none."""
-    weight: float = 1.0
-    """The job's, as the node's settings say."""
+    """The node's job: its permits count in the job's share; empty: it has none."""
+    weight: Wire[float] = 1.0
+    """The job's weight in the node's settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobShare:
+    """A job's part of a scope now."""
+
+    job: str
+    """The job's name; empty for the nodes without a job."""
+    weight: float
+    held: int
+    """Permits held by its nodes."""
+    waiting: int
+    """Requests of its nodes waiting for a permit."""
+    nodes: int
+
+    @classmethod
+    def of(cls, members: Sequence[Member], set_weights: Mapping[str, float]) -> tuple[Self, ...]:
+        """The jobs of these nodes, by name; empty if all belong to one job. `set_weights` are the
+        weights set by operators.
+        """
+        by_job: dict[str, list[Member]] = {}
+        for member in members:
+            by_job.setdefault(member.job, []).append(member)
+        if len(by_job) < 2:
+            return ()
+        return tuple(
+            cls(
+                job,
+                set_weights.get(job, max(member.weight for member in of_job)),
+                sum(member.held for member in of_job),
+                sum(member.waiting for member in of_job),
+                len(of_job),
+            )
+            for job, of_job in sorted(by_job.items())
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What holds for all scopes of a server. Times are in seconds."""
+    """The state of a server, the same for all its scopes. Times are in seconds."""
 
     recovery_left: float = 0.0
-    """For how long the server grants nothing, as it may have lost its data; 0: it grants."""
+    """Time until the server grants permits again, as it may have lost its data; 0: it grants."""
     silent_for: float = 0.0
-    """For how long no node has called. Leases end by a clock that stands still meanwhile: a wall
-    clock that is set ahead ends none.
+    """Time since the last call of any node. The leases' clock stands still meanwhile: a wall clock
+    set ahead ends no lease.
     """
     weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of jobs that operators have set, by `share_name`."""
+    """The weights of jobs set by operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +100,45 @@ class Inspection:
 
     scope: str
     """Its name; usually a host."""
-    limit: int | None
-    """How many may hold a permit now; None while the scope is idle, and no operator has set one."""
+    limit: Wire[int | None]
+    """Permits that may be held now; None if the scope is idle, and no operator has set a limit."""
     members: tuple[Member, ...]
-    """The nodes that hold permits or wait: those that wait first, in the order of the queue."""
-    limit_max: int | None = None
-    """The most that `limit` may grow to; above `limit` only where that adapts to the site."""
-    delay: float = 0.0
-    """Seconds from one start to the next; 0: none."""
-    rate: str | None = None
-    """Starts per s, m, h or d, as in "60/m"; None: no rate."""
-    burst: int = 1
-    """How many may start at once after a pause, at that rate."""
-    next_start: float = 0.0
+    """The nodes with permits or waiting requests: waiting ones first, in the order of the queue."""
+    limit_max: Wire[int | None] = None
+    """The upper bound of an adaptive `limit`; else the same as `limit`."""
+    force: Limit = NO_LIMIT
+    """The limit in force, with all its parts, before it adapts to the site's answers. An idle scope
+    has the parts set by an operator."""
+    next_start: Wire[float] = 0.0
     """Seconds until delay and rate allow the next start."""
-    backoff_left: float = 0.0
-    """Seconds for which nothing starts, because the site refused a request, did not respond, or
-    asked for a pause; 0: none."""
-    backoff_last: float = 0.0
-    """Seconds of the last pause that the site did not set itself; good answers lower it."""
-    paused: bool = False
-    """Whether an operator lets nothing start."""
+    backoff_left: Wire[float] = 0.0
+    """Seconds left of a pause, after a refusal, without a response, or at the site's request; 0: no
+    pause."""
+    backoff_last: Wire[float] = 0.0
+    """Seconds of the last pause not set by the site itself; good answers lower it."""
+    paused: Wire[bool] = False
+    """True if an operator has paused the scope."""
     set_by: str | None = None
-    """Which operator has set a rule on the server; None: the nodes' settings hold."""
-    started: int = 0
-    """Requests that got a permit since the scope was last idle."""
-    down_for: float | None = None
-    """Seconds for which the site has not responded, if it is down; None: it is not."""
+    """The operator of the rule on the server; None: the nodes' settings hold."""
+    started: Wire[int] = 0
+    """Requests with a permit granted since the scope was last idle."""
+    down_for: Wire[float | None] = None
+    """Seconds without a response, if the site is down; None: it is not."""
+    reason: Wire[Reason | None] = None
+    """The reason why nothing may start now; None: something may, or the scope is idle."""
+    wait: Wire[float | None] = None
+    """Seconds until something may start, at the earliest; None: not a matter of time alone."""
     jobs: tuple[JobShare, ...] = ()
-    """What each job has of it, by name, each group before its jobs; none if all are of one."""
+    """The jobs' parts of the scope, by name; empty if all nodes belong to one job."""
 
     @property
     def held(self) -> int:
-        """Permits that are held, on all nodes."""
+        """Permits held on all nodes."""
         return sum(member.held for member in self.members)
 
     @property
     def strictest(self) -> tuple[Member, ...]:
-        """The nodes whose limit, or a part of it, is in force though others ask for a looser one;
-        empty where all ask for the same.
-        """
+        """The nodes with the strictest limit, or part of one, if others ask for a looser one."""
         asked = [member.asks_for.strictness for member in self.members]
         ranges = [(min(part), max(part)) for part in zip(*asked, strict=True)]
         return tuple(
@@ -110,13 +148,25 @@ class Inspection:
         )
 
     @property
+    def state(self) -> str:
+        """The reason's name; without one `open`, or `idle` if nothing is held or waits."""
+        if self.reason is not None:
+            return self.reason.name
+        return "open" if self.held or self.waiting else "idle"
+
+    @property
+    def why(self) -> str:
+        """The reason in words, with its remaining time; empty: something may start."""
+        return self.reason.text(self.wait) if self.reason else ""
+
+    @property
     def waiting(self) -> int:
-        """Requests that wait for a permit, on all nodes."""
+        """Requests waiting for a permit on all nodes."""
         return sum(member.waiting for member in self.members)
 
     @property
     def longest_wait(self) -> float:
-        """For how long the oldest request waits; 0: none does."""
+        """Seconds of the oldest request's wait; 0: none waits."""
         return max((member.longest_wait for member in self.members), default=0.0)
 
     def __str__(self) -> str:

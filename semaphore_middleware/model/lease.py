@@ -10,9 +10,9 @@ TURN = 0.3  # a permit may pass from request to request of one node for at most 
 # GRACE < 1 - STEP: a node ends its requests before such a clock can end their leases.
 # TURN <= RENEWAL: no turn outlasts the time between two renewals.
 
-LONGEST_LEASE_S = 86400.0  # the server keeps what nobody renews for half a day at least
+LONGEST_LEASE_S = 86400.0  # keys without a renewal live for half a day at least
 
 
 def call_timeout(lease: float) -> float:
-    """Seconds that a round trip may take: of a call that hangs, enough is left for another."""
+    """The time limit of a call, in seconds. A lease has time for several."""
     return min(5.0, lease / 6)

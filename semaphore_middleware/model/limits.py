@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
@@ -32,26 +33,17 @@ from semaphore_middleware.model.validation import (
 
 SHORTEST_INTERVAL_S = 1e-6
 LIMITLESS = 10**12
-"""A concurrency that stands for no limit: the server takes no larger number."""
+"""The concurrency of no limit, and the largest number accepted by the server."""
 BURST_MAX = 10**6
 
 ALLOWED_RATE = (
     "a number per s, m, h or d, like '60/m', at most 1e6 per second and at least 1 in 1e9 seconds"
 )
-ALLOWED_LIMIT = (
-    "an integer >= 1, None for no limit, or a dict with any of "
-    "'concurrency' (an integer >= 1 or None), 'delay' (0 to 1e9 seconds), 'jitter' (0 to 1), "
-    f"'adaptive' (True or False), 'rate' ({ALLOWED_RATE}; or None) and "
-    "'burst' (an integer 1 to 1e6, only with a 'rate')"
-)
+NONE = "none"
+"""The text for no rate, on the command line and in a rule."""
 
 
 # Parts of a limit --------------------------------------------------------------------------------
-
-
-def check_concurrency(value: Any, where: str) -> int:
-    """How many requests may run at once. Raises `SettingsError`."""
-    return check_integer(value, where, least=1, allowed=ALLOWED_LIMIT)
 
 
 def parse_rate(text: Any, where: str, *, allowed: str = ALLOWED_RATE) -> float:
@@ -84,27 +76,172 @@ def rate_text(interval_s: float) -> str:
     return f"{numbers[unit]:g}/{unit}"
 
 
-def _check_rate(value: Any, where: str) -> str | None:
+def _check_rate(value: Any, where: str, *, allowed: str) -> str | None:
     if value is None:
         return None
-    parse_rate(value, where, allowed=ALLOWED_LIMIT)
+    parse_rate(value, where, allowed=allowed)
     return str(value)
 
 
-def _check_burst(burst: int, rate: str | None, where: str) -> None:
-    if burst > 1 and rate is None:
-        raise SettingsError(f"{where}: a 'burst' needs a 'rate'; allowed is {ALLOWED_LIMIT}")
+def _check_concurrency(value: Any, where: str, *, allowed: str) -> int:
+    return min(LIMITLESS, check_integer(value, where, least=1, allowed=allowed))
 
 
-CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "concurrency": check_concurrency,
-    "delay": partial(check_number, allowed=ALLOWED_LIMIT),
-    "jitter": partial(check_number, most=1, allowed=ALLOWED_LIMIT),
-    "adaptive": partial(check_truth, allowed=ALLOWED_LIMIT),
-    "rate": _check_rate,
-    "burst": partial(check_integer, least=1, most=BURST_MAX, allowed=ALLOWED_LIMIT),
-}
-"""For each part of a limit, the check of its value."""
+def _type_rate(text: str, where: str) -> str | None:
+    if text.lower() == NONE:
+        return None
+    return _check_rate(text, where, allowed=f"{ALLOWED_RATE}; or '{NONE}'")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A part's option on the command line, as in `scrapy semaphore limit SCOPE --delay S`."""
+
+    letter: str
+    """The placeholder of its value; empty: a flag, with its opposite `--no-...`."""
+    text: str
+    """Its help."""
+    check: Callable[[str, str], Any]
+    """From the text and the option's name to the value. Raises `SettingsError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One row for each part of a limit: its check, texts, option and form on the wire."""
+
+    name: str
+    """Its name in settings, rules and JSON, and of the field of `Limit`."""
+    allowed: str
+    check: Callable[..., Any]
+    """Takes a value in Python, where it was set, and `allowed`. Raises `SettingsError`."""
+    type: Callable[[Any], Any]
+    """From a number or text kept by the server to the value."""
+    default: Any = None
+    word: Callable[[Any], str]
+    """The value as people read it."""
+    of: str = ""
+    """The part it modifies: it has no effect without that one."""
+    needs_it: bool = False
+    """True if it is refused without the part it modifies."""
+    lifted: Any = None
+    """Its value in a rule after an operator has set None."""
+    option: Option | None = None
+    # On the wire:
+    number: str = ""
+    """Its name on the wire, if different."""
+    pack: Callable[[Any], float] = float
+    unpack: Callable[[float], Any] = float
+    least: float = 0
+    most: float = LIMITLESS
+    is_whole: bool = False
+
+
+PARTS = (
+    Part(
+        name="concurrency",
+        allowed="an integer >= 1 or None",
+        check=_check_concurrency,
+        type=int,
+        word=lambda limit: f"limit {limit}" if limit < LIMITLESS else "no limit",
+        lifted=LIMITLESS,
+        pack=lambda limit: min(limit, LIMITLESS),
+        unpack=int,
+        least=1,
+        is_whole=True,
+    ),
+    Part(
+        name="delay",
+        allowed="0 to 1e9 seconds",
+        check=check_number,
+        type=float,
+        default=0.0,
+        word=lambda seconds: f"delay {seconds:g} s",
+        option=Option(
+            "S",
+            "seconds from one start to the next",
+            partial(check_number, allowed="a number of seconds >= 0", text=True),
+        ),
+        pack=lambda seconds: math.ceil(1000 * seconds),
+        unpack=lambda ms: ms / 1000,
+    ),
+    Part(
+        name="jitter",
+        allowed="0 to 1",
+        check=partial(check_number, most=1),
+        type=float,
+        default=0.0,
+        word=lambda share: f"jitter {share:g}",
+        of="delay",
+        option=Option(
+            "J",
+            "share of the delay by which it varies either way: 0 to 1",
+            partial(check_number, most=1, text=True),
+        ),
+        most=1,
+    ),
+    Part(
+        name="adaptive",
+        allowed="True or False",
+        check=check_truth,
+        type=bool,
+        default=False,
+        word=lambda is_on: "adaptive" if is_on else "not adaptive",
+        option=Option("", "let the number follow the site's answers, up to N", check_truth),
+        unpack=bool,
+        most=1,
+        is_whole=True,
+    ),
+    Part(
+        name="rate",
+        allowed=f"{ALLOWED_RATE}; or None",
+        check=_check_rate,
+        type=str,
+        word=lambda rate: f"rate {rate}",
+        lifted=NONE,
+        option=Option("R", "starts per s, m, h or d, like 60/m; 'none' for no rate", _type_rate),
+        number="interval",
+        pack=lambda rate: 1000 * parse_rate(rate, "rate") if rate else 0.0,
+        unpack=lambda ms: rate_text(ms / 1000) if ms else None,
+    ),
+    Part(
+        name="burst",
+        allowed="an integer 1 to 1e6, only with a 'rate'",
+        check=partial(check_integer, least=1, most=BURST_MAX),
+        type=int,
+        default=1,
+        word=lambda starts: f"burst {starts}",
+        of="rate",
+        needs_it=True,
+        option=Option(
+            "B",
+            "starts at once after a pause, where there is a rate",
+            partial(check_integer, least=1, most=BURST_MAX, text=True),
+        ),
+        unpack=int,
+        least=1,
+        is_whole=True,
+    ),
+)
+"""All parts of a limit. What is new also needs a field of `Limit`, and what it does in Lua."""
+BY_NAME: Mapping[str, Part] = {part.name: part for part in PARTS}
+ALLOWED_LIMIT = "an integer >= 1, None for no limit, or a dict with any of " + ", ".join(
+    f"'{part.name}' ({part.allowed})" for part in PARTS
+)
+
+
+def check_part(name: str, value: Any, where: str) -> Any:
+    """One part's value as users write it. Raises `SettingsError`."""
+    return BY_NAME[name].check(value, where, allowed=ALLOWED_LIMIT)
+
+
+def _check_needs(parts: Mapping[str, Any], where: str) -> None:
+    """Refuse a part without the one it needs, unless it has its default value."""
+    for part in PARTS:
+        value = parts.get(part.name, part.default)
+        if part.needs_it and value != part.default and parts[part.of] is None:
+            raise SettingsError(
+                f"{where}: a {part.name!r} needs a {part.of!r}; allowed is {ALLOWED_LIMIT}"
+            )
 
 
 # Limits ------------------------------------------------------------------------------------------
@@ -112,7 +249,7 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many requests may run at a site at once, how far apart they start, and at which rate.
+    """The number of requests at a site at once, the delay between their starts, and their rate.
 
     All parts hold together. `rate` and `burst` are those of the generic cell rate algorithm (ITU-T
     Recommendation I.371, Traffic control and congestion control in B-ISDN, 2004); a delay without
@@ -124,7 +261,7 @@ class Limit:
     refuses a request, and when its latency climbs well above its own (as in TCP Vegas: L. S. Brakmo
     and L. L. Peterson, TCP Vegas: End to End Congestion Avoidance on a Global Internet, 1995).
 
-    Raises `SettingsError` for what is not allowed.
+    Raises `SettingsError` for an invalid part.
     """
 
     concurrency: int
@@ -132,31 +269,52 @@ class Limit:
     delay: float = 0.0
     """Seconds from one start to the next, on all nodes together: 0 to 1e9."""
     jitter: float = 0.0
-    """Share of the delay by which it varies either way: 0 to 1."""
+    """Variation of the delay either way, as a share of it: 0 to 1."""
     adaptive: bool = False
-    """Whether the limit in force is lower than `concurrency` if the site's answers ask for it."""
+    """True if the limit in force follows the site's answers, up to `concurrency`."""
     rate: str | None = None
     """Starts per s, m, h or d, of all nodes together, like '60/m'; None: no rate."""
     burst: int = 1
-    """How many may start at once after idle time, at that rate: 1 to 1e6."""
+    """Requests that may start at once after idle time, with a rate: 1 to 1e6."""
 
     def __post_init__(self) -> None:
-        for part, check in CHECKS.items():
-            check(getattr(self, part), f"Limit.{part}")
-        _check_burst(self.burst, self.rate, "Limit")
+        for part in PARTS:
+            check_part(part.name, getattr(self, part.name), f"Limit.{part.name}")
+        _check_needs(self.parts, "Limit")
 
     def __str__(self) -> str:
-        """As in: limit 4, adaptive, delay 0.5 s, jitter 0.5, rate 60/m, burst 3."""
-        parts = (
-            (self.concurrency < LIMITLESS, f"limit {self.concurrency}"),
-            (self.concurrency >= LIMITLESS, "no limit"),
-            (self.adaptive, "adaptive"),
-            (self.delay > 0, f"delay {self.delay:g} s"),
-            (self.delay > 0 and self.jitter > 0, f"jitter {self.jitter:g}"),
-            (self.rate is not None, f"rate {self.rate}"),
-            (self.burst > 1, f"burst {self.burst}"),
-        )
-        return ", ".join(text for applies, text in parts if applies)
+        """As in: limit 4, delay 0.5 s, jitter 0.5, adaptive, rate 60/m, burst 3."""
+        return ", ".join(self._words(PARTS))
+
+    @property
+    def further(self) -> str:
+        """The text without the concurrency."""
+        return ", ".join(self._words(PARTS[1:]))
+
+    def _words(self, rows: Iterable[Part]) -> Iterator[str]:
+        values = self.parts
+        for part in rows:
+            if values[part.name] != part.default and (not part.of or values[part.of]):
+                yield part.word(values[part.name])
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All parts, by name."""
+        return {part.name: getattr(self, part.name) for part in PARTS}
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def unpack(cls, *numbers: float) -> Self:
+        """The limit of these numbers on the wire. A concurrency of 0 is no limit."""
+        pairs = zip(PARTS, numbers, strict=True)
+        parts = {part.name: part.unpack(number) for part, number in pairs}
+        without = {part.name: part.default for part in PARTS if part.of and not parts[part.of]}
+        return cls(**{**parts, **without, "concurrency": parts["concurrency"] or LIMITLESS})
+
+    @lru_cache(maxsize=512)  # noqa: B019 - it is frozen
+    def pack(self) -> tuple[float, ...]:
+        """Its numbers on the wire."""
+        return tuple(part.pack(getattr(self, part.name)) for part in PARTS)
 
     @property
     def interval(self) -> float:
@@ -170,13 +328,13 @@ class Limit:
 
     @property
     def strictness(self) -> tuple[float, float, float]:
-        """How strict each part is that may differ between nodes: the larger, the stricter."""
+        """A number for the concurrency, delay and rate: the larger, the stricter."""
         return -self.concurrency, self.delay, self.interval
 
 
 @lru_cache(maxsize=1024)
 def strictest(a: Limit, b: Limit) -> Limit:
-    """The limit under which both hold.
+    """The limit with the stricter parts of both.
 
     It has the longest delay, and the longest least gap: one limit may vary its delay, while the
     other has that of a robots.txt, which is a minimum.
@@ -231,22 +389,25 @@ class LimitTable:
         return self.slots.get(scope, self.default if has_default else None)
 
     def names_kind(self, kind: str) -> bool:
-        """Whether an entry is for scopes of this kind."""
+        """True if an entry is for scopes of this kind."""
         return any(kind_of(name) == kind for name in (*self.exact, *self.patterns))
 
 
 def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
-    """Check one limit as users write it; what a dict leaves out is taken from `default`."""
+    """The limit in a user's value. A dict's missing parts come from `default`."""
     parts = parse_parts(value, where)
-    rate = parts.get("rate", default.rate)
-    _check_burst(parts.get("burst", 1), rate, where)
-    if rate is None:
-        parts["burst"] = 1  # the default's goes with its rate
+    whole = {**default.parts, **parts}
+    _check_needs({**parts, **{part.of: whole[part.of] for part in PARTS if part.of}}, where)
+    for part in PARTS:
+        if part.needs_it and whole[part.of] is None:
+            parts[part.name] = part.default  # the default's goes with what it needs
     if parts.get("concurrency", 1) is not None:
         return replace(default, **parts)
-    if parts.get("delay") or parts.get("adaptive") or parts.get("rate"):
+    alone = [part.name for part in PARTS[1:] if not part.of]
+    if any(map(parts.get, alone)):
+        *names, last = map(repr, alone)
         raise SettingsError(
-            f"{where}: a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; "
+            f"{where}: a {', '.join(names)} or {last} needs a 'concurrency'; "
             f"allowed is {ALLOWED_LIMIT}"
         )
     return None
@@ -255,39 +416,38 @@ def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
 def parse_parts(value: Any, where: str) -> dict[str, Any]:
     """Check a limit as users write it. Returns its parts; a dict may have only some of them."""
     if isinstance(value, Limit):
-        return {part: getattr(value, part) for part in CHECKS}
+        return value.parts
     if value is None:
         return {"concurrency": None}
     if not isinstance(value, Mapping):
-        return {"concurrency": check_concurrency(value, where)}
-    unknown = [key for key in value if key not in CHECKS]
+        return {"concurrency": check_part("concurrency", value, where)}
+    unknown = [key for key in value if key not in BY_NAME]
     if unknown:
-        hint = did_you_mean(str(unknown[0]), CHECKS) or f"; allowed is {ALLOWED_LIMIT}"
+        hint = did_you_mean(str(unknown[0]), BY_NAME) or f"; allowed is {ALLOWED_LIMIT}"
         raise SettingsError(f"{where}: unknown key {unknown[0]!r}{hint}")
     parts: dict[str, Any] = {
         key: None
         if key == "concurrency" and part is None
-        else CHECKS[key](part, f"{where}[{key!r}]")
+        else check_part(key, part, f"{where}[{key!r}]")
         for key, part in value.items()
     }
-    if "rate" in parts:
-        _check_burst(parts.get("burst", 1), parts["rate"], where)
+    if any(part.needs_it and part.of in parts for part in PARTS):
+        _check_needs(parts, where)
     return parts
 
 
 def parse_limits(
     settings: Mapping[str, Any],
-    slots: Mapping[str, Mapping[str, Any]],
+    slots: Mapping[str, Any],
     default: Limit,
     setting: str,
     first_kind: str = "host",
 ) -> LimitTable:
     """Build the table from `SEMAPHORE_LIMITS` and Scrapy's own settings.
 
-    `slots` has the values of `DOWNLOAD_SLOTS` and the like, by setting; of two entries for one name
-    the later wins. `default` is the limit of hosts, of names and of `first_kind`. In a limit of
-    another kind, what a dict leaves out is not limited. `setting` is the name of `SEMAPHORE_LIMITS`
-    in errors.
+    `slots` is the value of `DOWNLOAD_SLOTS`. `default` is the limit of hosts, of names and of
+    `first_kind`. In a limit of another kind, what a dict leaves out is not limited. `setting` is
+    the name of `SEMAPHORE_LIMITS` in errors.
     """
     exact: dict[str, Limit | None] = {}
     patterns: dict[str, Limit | None] = {}
@@ -303,16 +463,15 @@ def parse_limits(
         else:
             exact[name] = exact[normal_name(name)] = limit
     of_slots: dict[str, Limit | None] = {}
-    for slots_setting, given in slots.items():
-        for name, slot in given.items():
-            limit = _parse_slot(name, slot, f"{slots_setting}[{name!r}]", default)
-            of_slots[name] = of_slots[normal_host(name)] = limit
+    for name, slot in slots.items():
+        limit = _parse_slot(name, slot, f"DOWNLOAD_SLOTS[{name!r}]", default)
+        of_slots[name] = of_slots[normal_host(name)] = limit
     return LimitTable(default, exact, patterns, of_slots)
 
 
 def _parse_slot(name: Any, slot: Any, where: str, default: Limit) -> Limit | None:
-    """The limit in an entry of one of Scrapy's settings. It has no rate; its other keys and its old
-    name for jitter are no mistakes.
+    """The limit in an entry of `DOWNLOAD_SLOTS`, without a rate. Other keys, and the old name for
+    jitter, are allowed.
     """
     if not isinstance(name, str) or not isinstance(slot, Mapping):
         allowed = "a host, and a dict like {'concurrency': 2, 'delay': 0.5}"

@@ -2,43 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
-from semaphore_middleware.model.validation import check_number, check_prefix
+from semaphore_middleware.model.validation import check_number, check_prefix, not_allowed
 
-_CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "lease": partial(check_number, least=0.001, most=LONGEST_LEASE_S),
-    "recovery_wait": check_number,
-    "turn": check_number,
-    "prefix": check_prefix,
-    "job": check_job,
-    "weight": check_weight,
-    "history": check_number,
-}
+LONGEST_JOB = 100  # characters
+WEIGHT_MIN = 0.001
+WEIGHT_MAX = 1_000_000.0
+
+
+def check_job(job: Any, where: str) -> str:
+    """The checked name of a job, possibly empty. Raises `SettingsError`."""
+    if not isinstance(job, str) or len(job) > LONGEST_JOB or not job.isprintable():
+        allowed = f"a text of at most {LONGEST_JOB} printable characters"
+        raise not_allowed(job, where, allowed)
+    return str(job)
+
+
+def check_weight(weight: Any, where: str) -> float:
+    """The checked weight of a job, possibly given as text. Raises `SettingsError`."""
+    return check_number(weight, where, least=WEIGHT_MIN, most=WEIGHT_MAX, text=True)
+
+
+def _row(default: Any, check: Callable[[Any, str], Any]) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+def _check_wait(value: Any, where: str) -> float | None:
+    return None if value is None else check_number(value, where)
+
+
+def _check_backoff(value: Any, where: str) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise not_allowed(value, where, "a Backoff")
+    return value
+
+
+def _check_address(value: Any, where: str) -> tuple[str, int] | None:
+    match value:
+        case None | (str(), int()):
+            return value
+    raise not_allowed(value, where, "a host and a port, or None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """The options of a node; `FairSemaphore` has their meanings and defaults. Times are in seconds.
+    """The options of a node, a row each: type, default, check and meaning. Times are in seconds.
 
-    Raises `SettingsError` for a value that is not allowed.
+    An option without a row in `scrapy/settings.py` is a setting with the same default and check.
+    Raises `SettingsError` for an invalid value.
     """
 
+    lease: float = _row(15.0, partial(check_number, least=0.001, most=LONGEST_LEASE_S))
+    """Time until a dead node's permits are free; a day at most. Should be the same on all nodes."""
+    recovery_wait: float | None = _row(None, _check_wait)
+    """Time without grants after the server has lost its data; None: the lease. Should be the same
+    on all nodes."""
+    turn: float = _row(0.1, check_number)
+    """Time for which a permit may serve further requests; 0: it serves one only."""
+    prefix: str = _row("semaphore", check_prefix)
+    """The first part of every key."""
+    job: str = _row("", check_job)
+    """The job of this node: its permits count in the job's share. Waiting jobs share a scope's
+    permits by weight, and the nodes of each share its own. All nodes without a job count as one."""
+    weight: float = _row(1.0, check_weight)
+    """The weight of the job."""
+    backoff: Backoff = _row(Backoff(), _check_backoff)  # noqa: RUF009 - it is frozen
+    """Pauses after refusals without Retry-After, and the time until a site counts as down (see
+    `Permit.refused` and `Permit.failed`)."""
+    history: float = _row(604800.0, check_number)
+    """Time for which the server keeps the history of each site; 0: there is none."""
+    metrics: tuple[str, int] | None = _row(None, _check_address)
+    """Host and port (0: any free one) of this node's metrics for Prometheus; None: not served."""
+
+    def __post_init__(self) -> None:
+        for row in fields(NodeOptions):
+            value = row.metadata["check"](getattr(self, row.name), row.name)
+            object.__setattr__(self, row.name, value)
+
+
+class GivenOptions(TypedDict, total=False):
+    """The same, as keyword arguments of a `FairSemaphore`."""
+
     lease: float
-    recovery_wait: float
+    recovery_wait: float | None
     turn: float
     prefix: str
     job: str
     weight: float
     backoff: Backoff
     history: float
-
-    def __post_init__(self) -> None:
-        for name, check in _CHECKS.items():
-            object.__setattr__(self, name, check(getattr(self, name), name))
+    metrics: tuple[str, int] | None

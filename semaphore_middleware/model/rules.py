@@ -1,9 +1,9 @@
-"""Rules: what operators set on the server, for a scope or a pattern. They win over all settings."""
+"""Operators' rules on the server, for a scope or a pattern. They win over all settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from semaphore_middleware.errors import SettingsError
@@ -14,60 +14,60 @@ from semaphore_middleware.model.hosts import (
     parse_name,
     patterns_for,
 )
-from semaphore_middleware.model.limits import CHECKS, LIMITLESS, Limit, parse_parts
+from semaphore_middleware.model.limits import BY_NAME, Limit, parse_parts
+from semaphore_middleware.model.limits import PARTS as LIMIT_PARTS
 
-NO_RATE = "none"  # a rate that stands for no rate, whatever the nodes ask for
-LABELS_MAX = 10  # of the host in a pattern: for each scope so many patterns are looked up
-LIMIT_PARTS = tuple(CHECKS)
-PARTS = ("by", *LIMIT_PARTS, "paused")
+LABELS_MAX = 10  # of the host in a pattern: as many patterns are looked up for each scope
+PARTS = ("by", *BY_NAME, "paused")
 """The parts of a rule besides its name; each is set by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What operators have set for a name; None: nothing, so what nodes ask for holds.
+    """The parts set by operators for a name; the nodes' settings decide about all other parts.
 
-    Where several fit a scope, each part is that of the most exact name which sets it.
+    If several rules fit a scope, each part comes from the most exact name with that part.
     """
 
     name: str
     """A scope, or a pattern: `*.` and a host, a kind and `:*`, or `*` for every scope."""
     by: str
-    """Who set it last: a user, or a node."""
-    concurrency: int | None = None
-    """Requests at once; 10**12 stands for no limit."""
-    delay: float | None = None
-    """Seconds from one start to the next."""
-    jitter: float | None = None
-    """Share of the delay by which it varies either way: 0 to 1."""
-    adaptive: bool | None = None
-    """Whether the number adapts to the site, up to `concurrency`."""
-    rate: str | None = None
-    """Starts per s, m, h or d, like '60/m'; 'none' stands for no rate."""
-    burst: int | None = None
-    """How many may start at once after idle time, at that rate."""
+    """The last to set it: a user, or a node."""
+    limit: Mapping[str, Any] = field(default_factory=dict)
+    """The parts of the limit set here, by name. A 'concurrency' of 10**12 is no limit, a 'rate' of
+    'none' no rate."""
     paused: bool | None = None
     """True pauses. False exempts from a paused pattern, until the pattern is paused again. None
     inherits."""
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is for each scope that a pattern fits, not for one."""
+        """True for a pattern, false for one scope."""
         return is_pattern(self.name)
 
-    @property
-    def sets_limit(self) -> bool:
-        """Whether it sets a part of the limit: it does more than pause or resume."""
-        return any(getattr(self, part) is not None for part in LIMIT_PARTS)
-
     def fits(self, scope: str) -> bool:
-        """Whether it holds for the scope, unless a more exact one says otherwise."""
+        """True if it holds for the scope, unless a more exact rule differs."""
         return self.name == scope or self.name in patterns_for(scope)
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """An operator's change of the rule for a name, as kept in the log of changes."""
+
+    at: float
+    """Unix time, in seconds."""
+    name: str
+    rule: Mapping[str, Any]
+    """The parts of the rule from then on; empty: none is set."""
+
+    def fits(self, scope: str) -> bool:
+        """True if it holds for this scope."""
+        return Rule(self.name, by="").fits(scope)
+
+
+@dataclass(frozen=True, slots=True)
 class RuleChange:
-    """A change of the rule for one name: parts that are set or unset; all others stay as they are.
+    """A change of the rule for one name: parts to set and to unset; all others stay as they are.
 
     Its constructors raise `SettingsError`, in the words of `SEMAPHORE_LIMITS`.
     """
@@ -77,24 +77,22 @@ class RuleChange:
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
     forgets: Literal["", "backoff", "all"] = ""
-    """Of a scope: the pause that its site's refusals have caused; or all that its answers have
-    taught, and the limits of nodes that have no request there any more.
+    """A scope's state to forget: 'backoff' is the pause after refusals. 'all' is everything learned
+    from the site's answers, and the limits of nodes without requests there.
     """
 
     @classmethod
     def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
-        """Set a limit, or parts of one. A rate of None lifts the rate that the nodes ask for."""
+        """Set a limit, or parts of one. A rate of None lifts the rate of the nodes' settings."""
         parts = parse_parts(limit, f"the limit of {name!r}")
-        if "concurrency" in parts:
-            parts["concurrency"] = min(parts["concurrency"] or LIMITLESS, LIMITLESS)
-        lifts_rate = "rate" in parts and parts["rate"] is None
-        if lifts_rate:
-            parts["rate"] = NO_RATE
-        return cls(_names(name), {**parts, "by": by}, unset=("burst",) if lifts_rate else ())
+        lifted = [part for part, value in parts.items() if value is None]
+        parts |= {part: BY_NAME[part].lifted for part in lifted}
+        unset = tuple(part.name for part in LIMIT_PARTS if part.needs_it and part.of in lifted)
+        return cls(_names(name), {**parts, "by": by}, unset)
 
     @classmethod
     def pause(cls, name: str, by: str) -> Self:
-        """Let nothing start."""
+        """Pause: no request may start."""
         return cls(_names(name, may_be_every=True), {"paused": True, "by": by})
 
     @classmethod
@@ -103,8 +101,8 @@ class RuleChange:
     ) -> Self:
         """Take a pause back.
 
-        If a pattern that the scope fits `is_above_paused`, the scope is set to go on in spite of
-        that. Else nothing is left of the rule unless it `has_limit`.
+        With `is_above_paused`, a pattern fitting the scope is paused: the scope is exempted from
+        it. Otherwise the rule is removed unless it `has_limit`.
         """
         names = _names(name, may_be_every=True)
         if is_above_paused:
@@ -114,8 +112,8 @@ class RuleChange:
 
     @classmethod
     def follow(cls, rule: Rule) -> Self:
-        """Take back that a name goes on although a pattern is paused."""
-        return cls((rule.name,), {}, unset=("paused",) if rule.sets_limit else ("paused", "by"))
+        """Take back a name's exemption from paused patterns."""
+        return cls((rule.name,), {}, unset=("paused",) if rule.limit else ("paused", "by"))
 
     @classmethod
     def reset(cls, name: str) -> Self:
@@ -124,17 +122,17 @@ class RuleChange:
 
     @classmethod
     def reset_all(cls, names: Iterable[str]) -> Self:
-        """Remove the rules of these names; what sites' answers have taught stays."""
+        """Remove the rules of these names. Everything learned from sites' answers stays."""
         return cls(tuple(names), {}, unset=PARTS)
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is for each scope that a pattern fits, not for one."""
+        """True for a pattern, false for one scope."""
         return is_pattern(self.names[0])
 
 
 def patterns_above(names: Iterable[str]) -> list[str]:
-    """All patterns other than these names that one of them fits."""
+    """All patterns fitting one of these names, without the names themselves."""
     patterns: dict[str, None] = {}
     for name in names:
         patterns.update(dict.fromkeys(patterns_for(name)))
@@ -142,7 +140,7 @@ def patterns_above(names: Iterable[str]) -> list[str]:
 
 
 def _names(name: str, may_be_every: bool = False) -> tuple[str, ...]:
-    """Spellings of a scope: as it was written, and as the URLs of its requests have a host."""
+    """Spellings of a scope: as written, and with the host in normal form."""
     if may_be_every and name == EVERY:
         return (EVERY,)
     where = f"the limit of {name!r}"

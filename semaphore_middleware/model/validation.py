@@ -1,7 +1,7 @@
-"""Checks of numbers, truth values and choices that users write, wherever they write them.
+"""Checks of users' numbers, truth values and choices, in settings, arguments and commands.
 
-Each check takes the value and where it was set (`SEMAPHORE_LEASE`, `--port`), returns the value in
-its own type, or raises `SettingsError`, which says what was set, where, and what is allowed. With
+Each check takes the value and where it was set (`SEMAPHORE_LEASE`, `--port`). It returns the value
+in its own type, or raises `SettingsError` with the value, its place and the allowed values. With
 `text=True` a number or truth value may also be written as text, as on a command line.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
@@ -84,6 +85,15 @@ def check_period(
     return seconds
 
 
+parse_period = partial(
+    check_period,
+    most=366 * UNITS_S["d"],
+    allowed="'0', or a number of s, m, h or d, like '7d', of at most 366 days",
+    needs_unit=True,
+)
+"""The seconds of a history's period. Raises `SettingsError`."""
+
+
 def check_choice(value: Any, where: str, choices: Collection[str], *, allowed: str = "") -> str:
     """One of a few texts."""
     if not isinstance(value, str) or value not in choices:
@@ -99,22 +109,22 @@ def check_prefix(prefix: Any, where: str) -> str:
 
 
 def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
-    """The error for a value that is not allowed. A command's option is shown as it was typed."""
+    """The error for an invalid value. A command's option is shown as typed."""
     what = f"{where} {value}" if where.startswith("--") else f"{where} = {value!r}"
     return SettingsError(f"{what}: allowed is {allowed}")
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """A hint at the known name that is most like a misspelt one; empty: none is. `prefix`: what all
-    of them begin with, which makes none alike.
+    """A hint at the known name closest to a misspelt one; empty if none is close. A common `prefix`
+    does not count as likeness.
     """
-    ends = [one.removeprefix(prefix) for one in known]
+    ends = [candidate.removeprefix(prefix) for candidate in known]
     alike = get_close_matches(name.removeprefix(prefix), ends, 1, cutoff=0.75)
     return f"; did you mean {prefix}{alike[0]}?" if alike else ""
 
 
 def _number(value: Any, text: bool) -> float | None:
-    """The value as a number; None if it is none."""
+    """The value as a number; None if it is not a number."""
     if text and isinstance(value, str):
         for read in (int, float):
             try:

@@ -1,1 +1,1 @@
-"""The server: where it is, how to speak to it, and how to notice that it has lost data."""
+"""The server: its location, the protocol, and the detection of lost data."""

@@ -37,8 +37,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.redis import tls
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +45,20 @@ OLDEST_VERSION = (6, 2)
 READ_ONLY_SCRIPTS_SINCE = (7, 0)
 KEYS_PER_SCAN = 1000
 TLS_TIMEOUT_S = 10.0  # for a handshake: on a busy machine it takes longer than a call
+TLS_OPTIONS = (
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_exclude_verify_flags",
+    "ssl_include_verify_flags",
+    "ssl_keyfile",
+    "ssl_min_version",
+    "ssl_password",
+)
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
@@ -68,21 +81,21 @@ class Address:
 
 @dataclass(frozen=True)
 class Target:
-    """What a connection leads to."""
+    """The destination of a connection."""
 
     address: Address
     name: str
-    """What errors call the server, without a password."""
+    """The server's name in errors, without a password."""
     database: int = 0
     """Number of the database to use there."""
     was_found: bool = False
-    """Whether others have said that this is the master. If it is not, they will say otherwise."""
+    """Whether others have named this server as the master. If it is not, they will name another."""
     find_master: Callable[[], Awaitable[Address]] | None = None
     """Finds out where the master is now; None: nobody is to be asked."""
 
 
 class ClusterNodeError(ServerRefusedError):
-    """The server is a node of a cluster, and nobody has said that it owns our slot."""
+    """The server is a node of a cluster, perhaps not the owner of our slot."""
 
 
 class CallTimeoutError(ServerUnreachableError):
@@ -101,7 +114,7 @@ class Connection:
     latter is another one after a failover, even where the same process is the master again.
     """
     has_read_only_scripts: bool = False
-    """Whether the server knows EVALSHA_RO, which needs no right to write."""
+    """Whether the server has EVALSHA_RO, a command without the right to write."""
 
     def __init__(self, connector: Connector, target: Target) -> None:
         self._connector = connector
@@ -122,7 +135,7 @@ class Connection:
         return bool(self._connection.is_connected) and not self._is_parents
 
     async def connect(self) -> None:
-        """Connect, and prove who this is."""
+        """Connect and authenticate."""
         try:
             async with asyncio.timeout(self._time_limit):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
@@ -134,7 +147,7 @@ class Connection:
             raise
 
     async def check_server(self) -> None:
-        """Ask the server what it is, and in which life, and choose the database.
+        """Ask the server for its kind, its version and its life, and choose the database.
 
         It may be refused: too old, a read-only replica, a sentinel, or (`ClusterNodeError`) a node
         of a cluster.
@@ -180,8 +193,8 @@ class Connection:
                 raise self._explain(reply)
 
     def look_for_master(self) -> None:
-        """Begin to ask those who know where the master is, if there are any. The connection is
-        closed when they name another server.
+        """Begin to ask for the present master, if there is anybody to ask. If it is another server,
+        the connection is closed.
         """
         find_master = self._target.find_master
         if find_master and (self._search is None or self._search.done()):
@@ -225,7 +238,7 @@ class Connection:
         return self.check(await self.call(commands))
 
     async def scan(self, start: bytes, end: bytes = b"") -> set[bytes]:
-        """The names of all keys that begin and end like this. Looks at each key of the server."""
+        """The names of all keys with this start and end. Looks at each key of the server."""
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*" + end
         found: set[bytes] = set()
         cursor = b"0"
@@ -247,7 +260,7 @@ class Connection:
         return replies
 
     async def subscribe(self, channels: Sequence[bytes]) -> None:
-        """Subscribe to all channels at once; `listen` hears their messages."""
+        """Subscribe to all channels at once; `listen` receives their messages."""
         (reply,) = await self.call([("SUBSCRIBE", *channels)])  # the first of as many as channels
         if isinstance(reply, Exception):
             names = ", ".join(repr(channel.decode("utf-8", "replace")) for channel in channels)
@@ -258,7 +271,7 @@ class Connection:
     ) -> None:
         """Subscribe, then call `on_message(payload)` for each message, until the connection breaks.
 
-        `on_message(None)` says that the subscription has begun. After `ping_after` seconds without
+        `on_message(None)`: the subscription has begun. After `ping_after` seconds without
         a message the server is asked whether it is there.
         """
         try:
@@ -318,7 +331,7 @@ class Connection:
         name = self.server_name
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, BROKEN_TLS):
-                return ServerRefusedError(f"{name}: {tls.explain(cause, self._connector.options)}")
+                return ServerRefusedError(f"{name}: {_tls_problem(cause, self._connector.options)}")
         if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
             error = error.__cause__
         text = self._text_of(error)
@@ -335,7 +348,7 @@ class Connection:
         if is_denial(error):
             return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
-            return ServerRefusedError(f"{name} does not speak the Redis protocol{self._hint}")
+            return ServerRefusedError(f"{name} does not use the Redis protocol{self._hint}")
         if isinstance(error, ResponseError):
             return ServerRefusedError(f"{name} refuses: {text}")
         hung_up = any(isinstance(cause, HUNG_UP) for cause in _causes(error))
@@ -347,31 +360,63 @@ class Connection:
 
     @property
     def _hint(self) -> str:
-        """What may be wrong with a server that is there and hangs up, or makes no sense."""
-        if self._is_tls:
-            guess = ValueError("does it speak TLS")
-            return f"; {tls.explain(guess, self._connector.options)}"
-        return "; if it speaks TLS, write rediss://"
+        """A guess why a server hangs up, or sends nonsense."""
+        if not self._is_tls:
+            return "; if it uses TLS, write rediss://"
+        names = _given_tls_options(self._connector.options)
+        return f"; it may not use TLS, or ask for another certificate ({names})"
+
+
+def check_tls_options(options: Mapping[str, Any]) -> None:
+    """Try the TLS options of a URL and their files. Raises `SettingsError`."""
+    given = {name: options[name] for name in TLS_OPTIONS if name in options}
+    certificate, key = given.get("ssl_certfile"), given.get("ssl_keyfile")
+    try:
+        if certificate or key:
+            # With an empty password OpenSSL does not ask for one at the terminal.
+            password = given.get("ssl_password", "")
+            ssl.create_default_context().load_cert_chain(certificate, key, password)  # type: ignore[arg-type]
+        SSLConnection(**given).ssl_context.get()
+    except (OSError, ValueError, TypeError, RedisError) as error:
+        raise SettingsError(_tls_problem(error, given)) from None
+
+
+def tls_version(name: str) -> ssl.TLSVersion:
+    """The value of `ssl_min_version`: redis-py takes only a number."""
+    allowed = [known for known in ssl.TLSVersion.__members__ if known.startswith("TLS")]
+    if name not in allowed:
+        raise SettingsError(f"ssl_min_version={name}: allowed is one of {', '.join(allowed)}")
+    return ssl.TLSVersion[name]
+
+
+def _tls_problem(error: Exception, options: Mapping[str, Any]) -> str:
+    """OpenSSL's words, and the names of the options."""
+    words = re.sub(r"^\[.*?\] | \(_ssl\.c:\d+\)$", "", str(error.args[-1])).rstrip(".")
+    return f"TLS: {words} ({_given_tls_options(options)})"
+
+
+def _given_tls_options(options: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in TLS_OPTIONS if name in options) or "no options given"
 
 
 def is_denial(error: Exception) -> bool:
-    """Whether an error, also of a script, says that the user lacks a right."""
+    """Whether the user lacks a right, by an error of a command or a script."""
     of_script = re.search("ACL failure in script|The user executing the script", str(error))
     return isinstance(error, NoPermissionError) or of_script is not None
 
 
 def is_unknown_command(error: Exception) -> bool:
-    """Whether an error, also of a script, says that a command was renamed or taken away."""
+    """Whether a command was renamed or disabled, by an error of a command or a script."""
     return re.search(r"\bunknown (redis )?command", str(error), re.IGNORECASE) is not None
 
 
 def is_full(error: object) -> bool:
-    """Whether an error says that the server is at its `maxmemory`."""
+    """Whether a reply is the error of a server at its `maxmemory`."""
     return isinstance(error, Exception) and "'maxmemory'" in str(error)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and all that it comes from."""
+    """The error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -383,7 +428,7 @@ _of_parent: list[Connection] = []
 
 def _leave_to_parent() -> None:
     """Leave the parent's connections alone, in a forked child. Both processes have one selector, so
-    the parent would hear no more if the child closed them. Collecting them would close them, too.
+    the parent would receive nothing more if the child closed them, or collected them as garbage.
     """
     for connection in _opened:
         connection._is_parents = True
@@ -399,7 +444,7 @@ class Connector:
 
     connection_class: type[redis_py.AbstractConnection]
     options: Mapping[str, Any]
-    """Of that class, from the URL."""
+    """The arguments of its constructor, from the URL."""
     call_timeout: float
     """How many seconds a round trip may take."""
 
@@ -410,7 +455,7 @@ class Connector:
         return connection
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
-        """The reply to one command of a server that is to be a `what`, which knows of others."""
+        """Ask a sentinel or a cluster node (`what`) one command."""
         connection = await self.connect(Target(address, f"the {what} at {address}"))
         try:
             (reply,) = await connection.call([command])
@@ -423,7 +468,7 @@ class Connector:
         return reply
 
     def make(self, address: Address) -> redis_py.AbstractConnection:
-        """A connection of redis-py's that is not connected yet.
+        """A connection of redis-py's, not connected yet.
 
         Raises `TypeError` or `ValueError` for options that redis-py does not take.
         """
@@ -442,6 +487,6 @@ class Connector:
             health_check_interval=0,
             client_name="scrapy-semaphore",
         )
-        for told in ("driver_info", "lib_name", "lib_version"):  # by a command of one more right
-            setattr(connection, told, None)
+        for name in ("driver_info", "lib_name", "lib_version"):  # sending them takes one more right
+            setattr(connection, name, None)
         return connection

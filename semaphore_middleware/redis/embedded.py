@@ -1,5 +1,4 @@
-"""The embedded server, which runs when no URL is given: one for all of this user's nodes on this
-machine.
+"""The embedded server, used when no URL is given: one for all nodes of this user and machine.
 
 Each of its users holds a shared lock on a file. A supervisor, which is this module as a process
 (`python -m semaphore_middleware.redis.embedded DIRECTORY`), starts the server. It waits for the
@@ -152,8 +151,8 @@ def _url(path: Path) -> str:
 
 
 def _is_alive(directory: Path) -> bool:
-    """Whether there is a server, although it may not answer: if it is stopped, a second one beside
-    it would grant again what it has granted.
+    """Whether there is a server, even a stopped one: a second one beside it would grant its permits
+    again.
     """
     with (directory / ALIVE_LOCK).open("ab") as lock:
         return not _is_free(lock)
@@ -185,7 +184,7 @@ def _directory() -> Path:
 
 
 def _check_private(directory: Path) -> None:
-    """Check that no other user could put a server there. Raises `ServerRefusedError`."""
+    """Check the directory: no other user may put a server there. Raises `ServerRefusedError`."""
     status = directory.lstat()
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not mine or status.st_mode & 0o077:
@@ -193,7 +192,7 @@ def _check_private(directory: Path) -> None:
 
 
 def _start_supervisor(directory: Path) -> None:
-    find_program()  # a missing one is said here, not in a log
+    find_program()  # a missing one is reported here, not in a log
     log = directory / LOG
     with log.open("wb") as output:
         supervisor = subprocess.Popen(
@@ -225,8 +224,18 @@ def supervise(directory: Path) -> None:
     server = subprocess.Popen(
         [
             find_program(),
-            *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "600"),
-            *("--save", "", "--appendonly", "no", "--dir", str(directory)),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(path),
+            "--unixsocketperm",
+            "600",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(directory),
         ],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,

@@ -1,4 +1,4 @@
-"""What a process takes from its surroundings where nothing is set: the server's URL, its own name.
+"""Defaults from a process's surroundings: the server's URL and the node's name.
 
 Imports no redis-py, so that settings can be read without it.
 """
@@ -33,7 +33,7 @@ def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def default_node(spider: str = "", job: str = "") -> str:
-    """The name by which people find this process: host and process id. That of a crawl begins with
+    """The default name of a node: host and process id. That of a crawl begins with
     the spider, and has Scrapyd's name of the job in their place, if there is one.
     """
     process = f"{socket.gethostname()}-{os.getpid()}"

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_LOG_INTERVAL_S, LONGEST_LOG_INTERVAL_S = 5.0, 300.0  # between lines about one that is away
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two attempts to reach it
-BESIDE_S = 10.0  # after which the other link says that the server is away, if it is
+BESIDE_S = 10.0  # after which the other link reports that the server is away, if it is
 
 T = TypeVar("T")
 
@@ -25,19 +25,20 @@ T = TypeVar("T")
 class Link:
     """A connection to the server, and another one after an error.
 
-    `while_away` says in the log what happens as long as the server does not serve: at once, then
-    after twice as long each time. A link `beside` another one to the server only speaks when that
-    one has nothing to say.
+    `while_away` tells people, in the log, what happens as long as the server does not serve: at
+    once, then after twice as long each time. None: it logs nothing, as another link does. A link
+    `beside` another one to the server logs only what that one does not.
     """
 
     def __init__(
-        self, server: Server, while_away: Callable[[], str] = lambda: "", beside: Link | None = None
+        self,
+        server: Server,
+        while_away: Callable[[], str] | None = None,
+        beside: Link | None = None,
     ) -> None:
         self.server = server
         self.life = ""
-        """The server's life in which the last call was made: another one may have forgotten some of
-        the last calls.
-        """
+        """The server's life at the last call: in another one some of the last calls may be lost."""
         self.problem: Exception | None = None
         """Why the last attempt has failed; None: it has not, or there was none."""
         self._while_away = while_away
@@ -45,7 +46,7 @@ class Link:
         self._lock = asyncio.Lock()  # one call at a time
         self._connection: Connection | None = None
         self._failures = 0
-        self._away_since = math.inf  # as the log says
+        self._away_since = math.inf  # as logged
         self._log_at = -math.inf  # not before
 
     @property
@@ -55,7 +56,7 @@ class Link:
 
     @property
     def is_away(self) -> bool:
-        """True if the server does not serve, and the log says so."""
+        """True if the server does not serve, and that was logged."""
         return self._away_since < math.inf
 
     async def open(self) -> Connection:
@@ -69,14 +70,14 @@ class Link:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """The connection, when those who used it before have ended. One attempt, which raises what
-        `Server.connect` does.
+        """The connection, for one caller at a time. One attempt, which raises what `Server.connect`
+        does.
         """
         async with self._lock:
             yield await self.open()
 
     async def insist(
-        self, call: Callable[[], Awaitable[T]], give_up: tuple[type[Exception], ...] = ()
+        self, call: Callable[[], Awaitable[T]], give_up: tuple[type[Exception], ...]
     ) -> T:
         """The result of a call, with as many attempts as it takes. Raises errors in `give_up`."""
         while True:
@@ -91,8 +92,9 @@ class Link:
                 return result
 
     async def attempt(self, call: Callable[[], Awaitable[None]]) -> bool:
-        """One attempt of a task that goes on for ever; False after one that has failed, and the
-        pause that follows. Any error is caught: without the task, others would wait for ever.
+        """Try once. On failure: log, pause, return False.
+
+        Any error is caught: without the task that calls this, others would wait for ever.
         """
         try:
             await call()
@@ -105,20 +107,21 @@ class Link:
         return True
 
     async def look(self) -> None:
-        """Make sure that the server still is the master, and in which life."""
+        """Check for another master, and for another life of the server."""
         connection = await self.open()
         connection.look_for_master()
         await connection.check_server()
         self.life = connection.life
 
     async def failed(self, error: Exception) -> None:
-        """An attempt has failed: say so in the log, now and then, and wait before the next one."""
+        """Log a failed attempt, now and then, and wait before the next one."""
         self.problem = error
         self._failures += 1
         now = asyncio.get_running_loop().time()
         if self._beside is not None and self._failures == 1:
             self._log_at = max(self._log_at, now + BESIDE_S)
-        if now >= self._log_at and not (self._beside is not None and self._beside.is_away):
+        is_other_logging = self._beside is not None and self._beside.is_away
+        if self._while_away is not None and now >= self._log_at and not is_other_logging:
             self._away_since = min(self._away_since, now)
             interval = max(FIRST_LOG_INTERVAL_S, now - self._away_since)
             self._log_at = now + min(LONGEST_LOG_INTERVAL_S, interval)
@@ -157,9 +160,9 @@ class Subscription:
     """Calls `on_message(payload)` for each message on the channels, from `start` to `close`, over a
     link of its own, beside the one for calls.
 
-    `on_message(None)` says that it has begun, maybe anew: earlier messages were missed. After
-    `ping_after` seconds without a message the server is asked whether it is there. `without` says
-    in the log what happens as long as there is no subscription though calls are answered.
+    `on_message(None)`: the subscription has begun, maybe anew: earlier messages were missed. After
+    `ping_after` seconds without a message the server is asked whether it is there. `without` is for
+    the log: what happens as long as there is no subscription though calls are answered.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From a URL to the server that may be written to now, and a connection to it."""
+"""From a URL to the present master, and a connection to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 from redis.asyncio import connection as redis_py
@@ -18,39 +18,56 @@ from redis.asyncio.connection import parse_url
 from redis.crc import key_slot
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
-from semaphore_middleware.redis import tls
 from semaphore_middleware.redis.connection import (
+    TLS_OPTIONS,
     Address,
     ClusterNodeError,
     Connection,
     Connector,
     Target,
+    check_tls_options,
+    tls_version,
 )
 from semaphore_middleware.redis.keys import Keys
 
 logger = logging.getLogger(__name__)
 
 SCHEMES = (
-    *("redis", "redis+sentinel", "redis+cluster"),
-    *("rediss", "rediss+sentinel", "rediss+cluster", "unix"),
+    "redis",
+    "redis+sentinel",
+    "redis+cluster",
+    "rediss",
+    "rediss+sentinel",
+    "rediss+cluster",
+    "unix",
 )
 PORTS = {"sentinel": 26379, "cluster": 6379, "": 6379}  # by the kind of what a URL names
 
 USED = ("username", "password", "socket_keepalive")
 FOR_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 IGNORED = (  # options of redis-py that others may need who use the same URL
-    *("client_name", "decode_responses", "encoding", "encoding_errors", "health_check_interval"),
-    *("legacy_responses", "max_connections", "protocol", "retry_on_timeout", "socket_read_size"),
-    *("socket_connect_timeout", "socket_timeout", "timeout"),
+    "client_name",
+    "decode_responses",
+    "encoding",
+    "encoding_errors",
+    "health_check_interval",
+    "legacy_responses",
+    "max_connections",
+    "protocol",
+    "retry_on_timeout",
+    "socket_connect_timeout",
+    "socket_read_size",
+    "socket_timeout",
+    "timeout",
 )
 
 
 class Server:
-    """The server that a URL names, and the way to it. `str()` of it shows no password.
+    """The server of a URL, and the way to it. `str()` of it shows no password.
 
     `call_timeout` is how many seconds a round trip may take; `prefix` is the first part of every
-    key. Raises `SettingsError` for a URL that cannot be read; `where` says in it where the URL was
-    set. Its methods raise what those of a `Connection` do.
+    key. Raises `SettingsError` for a URL that cannot be read; `where` is the place
+    where the URL was set. Its methods raise what those of a `Connection` do.
     """
 
     def __init__(
@@ -99,8 +116,8 @@ class Server:
         return await self._connect_to_node(owner)
 
     async def each_master(self) -> AsyncGenerator[Connection]:
-        """A new connection to each server that may have keys of ours, whatever their slot: in a
-        cluster to all masters. Each is closed before the next one.
+        """A new connection to each server with keys of ours, whatever their slot: in a cluster to
+        all masters. Each is closed before the next one.
         """
         connection = await self.connect()
         others: list[Address] = []
@@ -132,11 +149,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a URL says."""
+    """The parts of a URL."""
 
     scheme: str
     kind: str
-    """`sentinel`, `cluster`, or nothing: what the addresses are of, if not of the server."""
+    """The kind of the addresses: `sentinel`, `cluster`, or nothing for the server's own."""
     addresses: Sequence[Address]
     service: str
     database: int
@@ -154,7 +171,7 @@ class _Parts:
 
 
 def _problem_of(error: Exception) -> str:
-    """What is wrong with a URL. The text of an error that is not ours may hold a part of the
+    """The problem with a URL. The text of an error that is not ours may hold a part of the
     password.
     """
     if isinstance(error, SettingsError):
@@ -170,84 +187,96 @@ def _problem_of(error: Exception) -> str:
 
 def _read(url: str) -> _Parts:
     """The parts of a URL. Raises `ValueError`."""
-    scheme, found, _ = url.partition("://")
+    scheme, user, hosts, path, query = _split(url)
+    transport, _, kind = scheme.partition("+")
+    service = ""
+    if kind == "sentinel":
+        service, path = _split_service(path)
+    if scheme == "unix":
+        if not path:  # unix://redis.sock names a host
+            raise ValueError
+        addresses = [Address(path=unquote(path))]
+    else:
+        if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
+            raise SettingsError("the database, behind the last '/', is not a number")
+        named = [_address(host, kind) for host in hosts.split(",")]
+        addresses = list(dict.fromkeys(named))  # each has one vote
+    if len(addresses) > 1 and not kind:
+        raise ValueError
+    options = _options(f"{transport}://{user}@localhost{path}", query)
+    options.pop("path" if scheme == "unix" else "host")
+    connection_class = options.pop("connection_class", redis_py.Connection)
+    database = options.pop("db", 0)
+    return _Parts(scheme, kind, addresses, service, database, options, connection_class)
+
+
+def _split(url: str) -> tuple[str, str, str, str, str]:
+    """Scheme, user with password, hosts, path and query of a URL. Raises `ValueError`."""
+    scheme, found, rest = url.partition("://")
     if not found or scheme not in SCHEMES:
         raise SettingsError(
             "not a server's address; allowed is redis://host:port/db, rediss://host:port/db, "
             "unix:///path?db=N, redis+cluster://host:port,host:port or "
             "redis+sentinel://host:port,host:port/service/db"
         )
-    url = tls.with_version_number(url)
-    rest = url.removeprefix(f"{scheme}://")
     authority, *others = re.split("[/?#]", rest, maxsplit=1)
     if authority and "@" in "".join(others):  # a part of the password would be taken for the host
         raise ValueError
-    user, at, hosts = authority.rpartition("@")
-    transport, _, kind = scheme.partition("+")
-    if kind:  # newer versions of Python refuse a list of hosts with an IPv6 address in it
-        url = f"{transport}://{user}{at}localhost{rest[len(authority) :]}"
-    split = urlsplit(url)
-    path = split.path
-    service = ""
-    if kind == "sentinel":
-        _, _, rest = path.partition("/")
-        service, slash, number = rest.partition("/")
-        if not service:
-            raise SettingsError("no service is named; allowed is redis+sentinel://…/service")
-        service, path = unquote(service), slash + number
-    if scheme != "unix":
-        if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
-            raise SettingsError("the database, behind the last '/', is no number")
-        named = [_address(host, PORTS[kind]) for host in hosts.split(",")]
-    if kind:  # the rest is as redis-py has it
-        url = urlunsplit((transport, split.netloc, path, split.query, ""))
-    options: dict[str, Any] = {**parse_url(url)}
-    if "ssl_min_version" in options:  # an older redis-py leaves it a text
-        options["ssl_min_version"] = int(options["ssl_min_version"])
-    connection_class = options.pop("connection_class", redis_py.Connection)
-    database = options.pop("db", 0)
-    host, port = options.pop("host", "localhost"), options.pop("port", 6379)
-    if kind:
-        if not all(one.host for one in named):
-            raise ValueError
-        addresses = list(dict.fromkeys(named))  # each has one vote
-    elif scheme == "unix":
-        if not path:  # unix://redis.sock: a host
-            raise ValueError
-        addresses = [Address(path=options.pop("path"))]
-    else:
-        addresses = [Address(host, port)]
-    for address in addresses:
-        address.host.encode("idna")  # as it is looked up: else each attempt to connect would fail
-    return _Parts(scheme, kind, addresses, service, database, options, connection_class)
+    user, _, hosts = authority.rpartition("@")
+    # Without the hosts: urlsplit refuses a list of them that has an IPv6 address in it.
+    split = urlsplit(f"//{rest[len(authority) :]}")
+    return scheme, user, hosts, split.path, split.query
 
 
-def _address(text: str, default_port: int) -> Address:
-    """A host, or a host and its port. Raises `SettingsError` for a port that is none."""
+def _split_service(path: str) -> tuple[str, str]:
+    """The service of the sentinels, and the rest of the path. Raises `SettingsError`."""
+    service, slash, database = path.removeprefix("/").partition("/")
+    if not service:
+        raise SettingsError("no service is named; allowed is redis+sentinel://…/service")
+    return unquote(service), slash + database
+
+
+def _address(text: str, kind: str) -> Address:
+    """A host, or a host and its port. Raises `ValueError`."""
     split = urlsplit(f"//{text}")
     try:
-        return Address(split.hostname or "", split.port or default_port)
+        port = split.port or PORTS[kind]
     except ValueError:
-        raise SettingsError("the port, behind the host, is no number up to 65535") from None
+        raise SettingsError("the port, behind the host, is not a number up to 65535") from None
+    if kind and not split.hostname:
+        raise ValueError
+    host = unquote(split.hostname or "localhost")
+    host.encode("idna")  # as it is looked up: else each attempt to connect would fail
+    return Address(host, port)
+
+
+def _options(url: str, query: str) -> dict[str, Any]:
+    """User, password, database and options of one server, as redis-py reads them."""
+    given = dict(parse_qsl(query))
+    version = given.pop("ssl_min_version", None)
+    options: dict[str, Any] = {**parse_url(f"{url}?{urlencode(given)}")}
+    if version:
+        options["ssl_min_version"] = tls_version(version)
+    return options
 
 
 def _checked(parts: _Parts) -> dict[str, Any]:
-    """The options of a URL that count. Raises `SettingsError`."""
+    """The options of a URL, without those to ignore. Raises `SettingsError`."""
     options = parts.options
-    known = (*USED, *tls.OPTIONS, *(FOR_SENTINELS if parts.service else ()))
+    known = (*USED, *TLS_OPTIONS, *(FOR_SENTINELS if parts.service else ()))
     if any(name not in (*known, *IGNORED) for name in options):  # it may be a part of the password
         raise SettingsError(
             f"it has an option that is not known; known are {', '.join(('db', *known))}"
         )
     if issubclass(parts.connection_class, redis_py.SSLConnection):
-        tls.check_options(options)
-    elif names := [name for name in options if name in tls.OPTIONS]:
+        check_tls_options(options)
+    elif names := [name for name in options if name in TLS_OPTIONS]:
         raise SettingsError(f"{names[0]} needs an address that begins with 'rediss'")
     return {name: value for name, value in options.items() if name not in IGNORED}
 
 
 class Sentinels:
-    """The sentinels that a URL names. All are asked each time, and the majority of those that
+    """The sentinels of a URL. All are asked each time, and the majority of those that
     answer is believed: one that is cut off from the others may name a master that was replaced. To
     leave a master that answers takes the majority of all.
     """
@@ -258,14 +287,14 @@ class Sentinels:
         self._connector = connector
 
     async def find_master(self, of_all: bool = False) -> Address:
-        """Where the master is, as most of the sentinels that answer say, or most `of_all`."""
+        """The master by the majority of the sentinels that answer, or of all of them (`of_all`)."""
         answers, problems = await self._ask_all()
         if not answers:
             # One that refuses will go on refusing, but another may come back.
-            raise min(problems, key=lambda one: isinstance(one, ServerRefusedError))
+            raise min(problems, key=lambda problem: isinstance(problem, ServerRefusedError))
         ((answer, count),) = answers.most_common(1)
         if 2 * count <= (len(self._addresses) if of_all else answers.total()):
-            named = ", ".join(str(one or "none") for one in answers)
+            named = ", ".join(str(answer or "none") for answer in answers)
             raise ServerUnreachableError(
                 f"the sentinels do not agree on the master of {self.service!r}: {named}"
             )
@@ -274,20 +303,20 @@ class Sentinels:
         return answer
 
     async def _ask_all(self) -> tuple[Counter[Address | None], list[Exception]]:
-        """What was answered, and what went wrong, until most of all say the same."""
+        """All answers and errors, until a majority of all sentinels agrees."""
         asked = [asyncio.create_task(self._ask(address)) for address in self._addresses]
         answers: Counter[Address | None] = Counter()
         problems: list[Exception] = []
         try:
-            for one in asyncio.as_completed(asked):
+            for task in asyncio.as_completed(asked):
                 try:
-                    answer = await one
+                    answer = await task
                 except (ServerUnreachableError, ServerRefusedError) as problem:
                     problems.append(problem)
                     continue
                 answers[answer] += 1
                 if 2 * answers[answer] > len(asked):
-                    break  # whatever the others say
+                    break  # whatever the others answer
         finally:
             for task in asked:
                 task.cancel()
@@ -305,7 +334,7 @@ NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and th
 
 
 class Cluster:
-    """The nodes that a URL names, and those that the last answer named. Each time another one is
+    """The nodes of a URL, and those of the last answer. Each time another one is
     asked first: one that is cut off may name an owner of the slot that was replaced.
 
     `key` is any of our keys.
@@ -318,9 +347,7 @@ class Cluster:
         self._connector = connector
 
     async def find(self) -> tuple[Address, list[Address]]:
-        """Where the owner of our slot is, and where all masters with slots are, as the first node
-        that answers says.
-        """
+        """The owner of our slot, and all masters with slots, by the first answer of a node."""
         problem: Exception | None = None
         for _ in range(len(self._nodes)):
             address = self._nodes[0]

@@ -1,6 +1,6 @@
 """Records of the wire and of the keys: each names its numbers once, for Python and for Lua.
 
-Times are in milliseconds by the epoch's clock, unless it says otherwise. The scripts name records
+Times are in milliseconds by the epoch's clock, unless noted otherwise. The scripts name records
 in their source, and `scripts.assembled` puts the names there:
 
     @scope.(state)      scope.concurrency, scope.delay, scope.jitter, ...
@@ -9,45 +9,82 @@ in their source, and `scripts.assembled` puts the names there:
     @format(reply)      >ddddddddddddd
     @bytes(reply)       104
     @status(lost)       1
+    @reason(paused)     2
+    @sense(limit)       concurrency % 1 == 0 and concurrency >= 1 and ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from struct import Struct
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
+
+from semaphore_middleware.model.limits import PARTS
+from semaphore_middleware.model.reasons import REASONS, Reason
+from semaphore_middleware.model.wire import WIRE
 
 Status = Literal["ok", "lost", "old", "refused", "unreadable"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-"""Of replies, which say them by their places here."""
-READERS: dict[str, Callable[[float], Any]] = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "int | None": lambda number: int(number) or None,
-    "float | None": lambda ms: ms / 1000 if ms >= 0 else None,
-    "Status": lambda place: STATUSES[int(place)],
+"""Of replies; on the wire a status is its place here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is written on the wire or in a key, and what it is while nothing is known."""
+
+    zero: str = "0"
+    """In Lua."""
+    read: Callable[[float], Any] = float
+    """Its value in Python."""
+
+
+NUMBER = Kind()
+TEXT = Kind("''")
+NEVER = Kind("math.huge")
+LONG_AGO = Kind("-math.huge")
+KINDS: Mapping[Any, Kind] = {
+    int: Kind(read=int),
+    float: NUMBER,
+    bool: Kind(read=bool),
+    int | None: Kind(read=lambda number: int(number) or None),
+    float | None: Kind("-1", lambda ms: ms / 1000 if ms >= 0 else None),
+    Status: Kind(read=lambda place: STATUSES[int(place)]),
+    Reason | None: Kind(read=lambda place: REASONS[int(place) - 1] if place else None),
 }
-"""By the type of a field that is a number on the wire: its value."""
+"""By the type of a field of a dataclass."""
 
 
-def numbers_of(*described: type) -> dict[str, str]:
-    """The fields of dataclasses that are numbers on the wire: their types, by name."""
-    types = {one.name: str(one.type) for each in described for one in fields(each)}
-    return {name: kind for name, kind in types.items() if kind in READERS}
+def numbers_of(*described: type) -> dict[str, Kind]:
+    """The kinds of dataclass fields marked with `Wire`, by name."""
+    kinds: dict[str, Kind] = {}
+    for each in described:
+        types = get_type_hints(each, include_extras=True)
+        for name in (field.name for field in fields(each)):
+            if WIRE in getattr(types[name], "__metadata__", ()):
+                kinds[name] = KINDS[types[name].__origin__]
+    return kinds
+
+
+def sense_of_limit() -> str:
+    """The condition, in Lua, that the numbers of a limit are possible."""
+    terms: list[str] = []
+    for part in PARTS:
+        name = part.number or part.name
+        terms += [f"{name} % 1 == 0"] if part.is_whole else []
+        terms += [f"{name} >= {part.least:g}", f"{name} <= {part.most:.0f}"]
+    return " and ".join(terms)
 
 
 class Record:
-    """Numbers in a fixed order, each with a name, and a type if they are those of a dataclass. On
-    the wire they are doubles: packing these costs less than text does, on both sides.
+    """Values in a fixed order, each with a name and a kind. On the wire they are numbers, packed as
+    doubles: this costs less than text does, on both sides.
     """
 
-    def __init__(self, numbers: Iterable[str] | Mapping[str, str]) -> None:
-        types = numbers if isinstance(numbers, Mapping) else dict.fromkeys(numbers, "float")
-        self.names = tuple(types)
-        self._zeros = ["-1" if kind == "float | None" else "0" for kind in types.values()]
-        self._readers = [READERS[kind] for kind in types.values()]
+    def __init__(self, kinds: Mapping[str, Kind]) -> None:
+        self.names = tuple(kinds)
+        self._zeros = [kind.zero for kind in kinds.values()]
+        self._readers = [kind.read for kind in kinds.values()]
         self._struct = Struct(f">{len(self.names)}d")
         self.pack = self._struct.pack
         self.unpack_from = self._struct.unpack_from
@@ -55,7 +92,7 @@ class Record:
         """In bytes."""
 
     def values(self, packed: bytes) -> list[Any]:
-        """The values that such fields have, from what begins with the record."""
+        """The values of the fields, from bytes at whose beginning the record is."""
         numbers = zip(self._readers, self.unpack_from(packed), strict=True)
         return [read(number) for read, number in numbers]
 
@@ -64,7 +101,7 @@ class Record:
         return dict(zip(self.names, self.values(packed), strict=True))
 
     def written_out(self, prefix: str) -> str:
-        """What a script says where it names the record with this prefix."""
+        """The text of a script in place of the record's name with this prefix."""
         if prefix == "zero":
             return ", ".join(map("{} = {}".format, self.names, self._zeros))
         if prefix == "zeros":
@@ -76,80 +113,79 @@ class Record:
         return ", ".join(prefix + name for name in self.names)
 
 
-LIMIT = (
-    "concurrency",
-    "delay",
-    "jitter",
-    "adaptive",  # 1 or 0; in `state` true or false
-    "interval",  # between two starts at the rate; 0: there is none
-    "burst",
-)
+LIMIT: Mapping[str, Kind] = {
+    part.number or part.name: Kind("0" if part.default is None else f"{part.pack(part.default):g}")
+    for part in PARTS
+}
 HEAD = Record(
-    (
-        "lease",
-        "step",  # the longest of the clock
-        "random",  # a number in [0, 1)
-        "silent",  # for how long the caller has been; infinite: it calls for the first time
-        "history",  # for how long what is done to sites is kept; 0: not at all
-    )
+    {
+        "lease": NUMBER,
+        "step": NUMBER,  # the longest of the clock
+        "random": NUMBER,  # in [0, 1)
+        "silent": NUMBER,  # for how long the caller has been; infinite: it calls for the first time
+    }
 )
-"""What a call begins with: see `clock.lua`."""
+"""The head of a call: see `clock.lua`."""
 OF_KEYS = {
     "limit": Record(LIMIT),
+    # The parts of a limit that hold starts back by themselves, besides the concurrency.
+    "further": Record({part.number or part.name: NUMBER for part in PARTS[1:] if not part.of}),
     # A node's account: the field "node:<name>" of a scope's hash.
     "account": Record(
-        (
-            *("term", "seq"),  # the node's numbers of the account, and of the latest statement
-            *("asked", "granted", "returned", "started"),
-            "pending",  # of the permits that it holds, those under which no request has begun
-            "lease_end",  # when the account is closed, unless its node speaks again
-            "served",  # the scope's tick when it was last granted a permit, or opened
-            *("held_since", "waiting_since"),  # since when its oldest request holds, or waits
-            *LIMIT,  # that its node asks for
-            *("job", "weight"),  # of its node; texts
-        )
+        {
+            "term": NUMBER,  # the node's number of the account
+            "seq": NUMBER,  # the node's number of the latest statement
+            "asked": NUMBER,
+            "granted": NUMBER,
+            "returned": NUMBER,
+            "started": NUMBER,
+            "pending": NUMBER,  # of the permits that it holds, those without a request begun
+            "lease_end": NUMBER,  # when the account is closed, unless its node calls again
+            "served": NUMBER,  # the scope's tick when it was last granted a permit, or opened
+            "held_since": NUMBER,  # since when its oldest request holds a permit
+            "waiting_since": NUMBER,  # since when its oldest request waits for one
+            **LIMIT,  # that its node asks for
+            "job": TEXT,  # of its node
+            "weight": TEXT,  # of that job
+        }
     ),
     # A scope's own: the field "state" of its hash.
     "state": Record(
-        (
-            *LIMIT,  # the strictest that nodes ask for; concurrency 0: nobody has yet
-            *("held", "waiting"),  # of all accounts
-            "pending",  # of the permits held, those under which no request has begun
-            "tick",  # counts what decides whose turn it is: grants, and accounts that are opened
-            "due",  # no account is to be closed before this
-            "last_start",
-            "chance",  # the number drawn for the jitter after it, in [-1, 1)
-            "next_at_rate",  # the theoretical arrival time of the rate
-            "started",  # requests that got a permit since the scope was idle
-            "told",  # the first node in the queue, if it was told when to ask again
-            "expires",  # when the key expires, by the wall clock
-            "idle_since",  # NOW + QUIET then; starts and the backoff's end count from it; 0: in use
-            "job",  # of all accounts; false: they are of several
-        )
+        {
+            **LIMIT,  # the strictest that nodes ask for; concurrency 0: nobody has yet
+            "held": NUMBER,  # of all accounts
+            "waiting": NUMBER,  # of all accounts
+            "pending": NUMBER,  # of the permits held, those without a request begun
+            "tick": NUMBER,  # counts what decides whose turn it is: grants, and accounts opened
+            "due": NEVER,  # no account is to be closed before this
+            "last_start": LONG_AGO,
+            "chance": NUMBER,  # drawn for the jitter after it, in [-1, 1)
+            "next_at_rate": LONG_AGO,  # the theoretical arrival time of the rate
+            "started": NUMBER,  # requests that got a permit since the scope was idle
+            "told": TEXT,  # the first node in the queue, if it knows when to ask again
+            "expires": NUMBER,  # when the key expires, by the wall clock
+            "idle_since": NUMBER,  # NOW + QUIET then; starts and backoff count from it; 0: in use
+            "job": TEXT,  # of all accounts; false: they are of several
+        }
     ),
     # What a site's answers have taught, which most scopes do not have: the field "learned".
     "learned": Record(
-        (
-            "backoff_end",  # no start before: the site refused a request, or asked for a pause
-            "backoff",  # the last pause that the site did not set itself, lowered by good answers
-            *("failures", "failing_since"),  # requests without response in a row; the first's time
-            "is_down",  # 1 if requests are to fail, but for one at a time
-            "paused_at",  # when the last pause of any kind began, by the wall clock; 0: never
-            "answered",  # when the youngest request began that was answered well; 0: none
+        {
+            "backoff_end": NUMBER,  # no start before: the site refused one, or asked for a pause
+            "backoff": NUMBER,  # the last pause not set by the site, lowered by good answers
+            "failures": NUMBER,  # requests without response, in a row
+            "failing_since": NUMBER,  # the first one's time
+            "is_down": NUMBER,  # 1 if requests are to fail, but for one at a time
+            "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
+            "pause_length": NUMBER,
+            "answered": NUMBER,  # when the youngest request began that was answered well; 0: none
             # Of adaptive limits:
-            "working",  # the working limit, not rounded; 0: none yet
-            "base",  # the site's usual latency, as the logarithm of milliseconds; 0: not known
-            "steady",  # 1 once the working limit has been too high, and so grows slowly
-            *("samples", "sum", "since"),  # of latencies under this working limit
-        )
-    ),
-    # A pause that began at a site: the field "pause:<wall clock>" of the hash of an hour.
-    "pause": Record(
-        (
-            "length",
-            "asked",  # by the site itself; 0: it named no time
-            "refused",  # 1 if the site refused a request; 0: it did not respond, or asked only
-            "last",  # how long after its beginning the last request began; -1: none did
-        )
+            "working": NUMBER,  # the working limit, not rounded; 0: none yet
+            "base": NUMBER,  # the site's usual latency, as the logarithm of milliseconds; 0: none
+            "steady": NUMBER,  # 1 once the working limit has been too high, and so grows slowly
+            "samples": NUMBER,  # latencies under this working limit
+            "sum": NUMBER,  # of them
+            "since": NUMBER,  # when the first of them was noted
+        }
     ),
 }

@@ -1,4 +1,4 @@
-"""What a node's user may do on the server: found out at the start, not when it is first needed."""
+"""The rights of a node's user on the server: tried at the start, not when they are first needed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.scripts import evaluate
+from semaphore_middleware.redis.scripts import TRY_RIGHTS, Call, Script, run_scripts
 
 
 async def try_rights(
     connection: Connection,
-    names: tuple[bytes, ...],
-    channel: bytes,
+    trial: bytes,
+    keys: Iterable[bytes],
     tag: str,
-    sources: Iterable[str],
+    scripts: Iterable[Script],
 ) -> None:
-    """Try each command in the sources of scripts, on these keys and this channel, of which all
-    names begin with `tag`.
+    """Try each command of the scripts on `trial`, as a key and as a channel, and the right to these
+    keys. All names begin with `tag`.
 
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
     needed = f"all keys and channels begin with {tag!r}"
+    call = Call(TRY_RIGHTS, (trial, *keys), sorted(commands_in(scripts)))
     try:
-        call = ("try_rights", len(names), *names, channel, *commands_in(sources))
-        (denied,) = await evaluate(connection, [call], though_full=True)
+        (denied,) = await run_scripts(connection, [call])
     except ServerRefusedError as error:
         raise ServerRefusedError(f"{error}; {needed}") from None
     await connection.execute([("PING",)])  # a subscription asks so whether the server is there
@@ -37,6 +37,7 @@ async def try_rights(
         )
 
 
-def commands_in(sources: Iterable[str]) -> set[str]:
-    """The commands that scripts use, from their sources."""
-    return {name for source in sources for name in re.findall(r"redis\.call\('([A-Z]+)'", source)}
+def commands_in(scripts: Iterable[Script]) -> set[str]:
+    """The commands of scripts, from their sources."""
+    named = (re.findall(r"redis\.call\('([A-Z]+)'", script.source) for script in scripts)
+    return set().union(*named)

@@ -1,13 +1,15 @@
 """The Lua scripts: how they are put together from files, and how the server runs them.
 
-A line `@include(file)` stands for the text of another file, also in one that is included.
-`records.py` says what else begins with `@`.
+A script is a file in the folder `lua` of a package. `@include(file)` stands for the text of another
+file there, `@include(package:file)` for one of another package. For what else begins with `@` see
+`records.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -15,9 +17,10 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from semaphore_middleware.model.reasons import BY_NAME, REASONS
 from semaphore_middleware.redis.connection import Connection, is_full
 from semaphore_middleware.redis.protocol import RECORDS
-from semaphore_middleware.redis.records import STATUSES
+from semaphore_middleware.redis.records import STATUSES, Record, sense_of_limit
 
 # A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
 # first write that can only free some, it does all others. So this deletes a field that does not
@@ -28,82 +31,130 @@ if string.find(redis.call('INFO', 'memory'), 'maxmemory_policy:noeviction', 1, t
   redis.call('HDEL', KEYS[1], '')
 end
 """
-SCRIPTS = (
-    *("try_rights", "begin_epoch", "sync", "inspect", "evict", "change_rule", "forget"),
-    *("ask_robotstxt", "put_robotstxt", "note_history", "read_history"),
-)
 
 
-async def evaluate(
+@dataclass(frozen=True, eq=False)
+class Script:
+    """A Lua script: the file `lua/<name>.lua` of a package, with its includes."""
+
+    name: str
+    package: str = "semaphore_middleware.redis"
+    records: Mapping[str, Record] = field(default_factory=dict)
+    """Records in its files, besides those of the protocol."""
+    read_only: bool = False
+    """Whether it only reads: since Redis 7 the user then needs no right to write."""
+
+    @property
+    def source(self) -> str:
+        """The text for the server."""
+        return source_of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a script."""
+
+    script: Script
+    keys: Sequence[bytes]
+    arguments: Sequence[Any]
+    though_full: bool = False
+    """Whether to run it even on a server at its `maxmemory`, if nothing is evicted there. For calls
+    that leave little more there than they find, and can be sent twice.
+    """
+
+
+TRY_RIGHTS = Script("try_rights")
+BEGIN_EPOCH = Script("begin_epoch")
+SYNC = Script("sync")
+INSPECT = Script("inspect", read_only=True)
+EVICT = Script("evict")
+CHANGE_RULE = Script("change_rule")
+FORGET = Script("forget")
+
+
+async def run_scripts(
     connection: Connection,
-    calls: Sequence[tuple[Any, ...]],
-    source_for: Callable[[str], str] | None = None,
-    *,
-    read_only: bool = False,
+    calls: Sequence[Call],
     before_loading: Callable[[Connection], Awaitable[object]] | None = None,
-    though_full: bool = False,
 ) -> list[Any]:
-    """Run scripts in one round trip, and load those that the server does not have.
+    """Run scripts in one round trip, and load the missing ones.
 
-    - `calls`: of each the script's name, how many keys, the keys and the arguments.
-    - `source_for` gives a script's source by its name; None: the scripts are the semaphore's.
-    - `read_only`: needs no right to write, where the server knows scripts that only read.
-    - `before_loading` is called if scripts are missing: the server may be another one.
-    - `though_full`: a server at its `maxmemory` that evicts nothing runs them all the same. For
-      calls that leave no more there than they find, or little, and can be sent twice.
+    `before_loading` is called if scripts are missing: the server may be another one.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
-    source_for = source_for or script
-    command = "EVALSHA_RO" if read_only and connection.has_read_only_scripts else "EVALSHA"
-    commands = [(command, sha1_of(source_for(name)), *rest) for name, *rest in calls]
+    sources = [call.script.source for call in calls]
+    replies = await _evaluate(connection, calls, sources, before_loading)
+    if any(map(is_full, replies)) and all(call.though_full for call in calls):
+        sources = [THOUGH_FULL + source for source in sources]
+        replies = await _evaluate(connection, calls, sources, before_loading)
+    return connection.check(replies)
+
+
+async def _evaluate(
+    connection: Connection,
+    calls: Sequence[Call],
+    sources: Sequence[str],
+    before_loading: Callable[[Connection], Awaitable[object]] | None,
+) -> list[Any]:
+    """The replies to calls of scripts with these sources. An error of a script is its reply."""
+    commands: list[tuple[Any, ...]] = []
+    for call, source in zip(calls, sources, strict=True):
+        is_reading = call.script.read_only and connection.has_read_only_scripts
+        command = "EVALSHA_RO" if is_reading else "EVALSHA"
+        commands.append((command, sha1_of(source), len(call.keys), *call.keys, *call.arguments))
     replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
         if before_loading is not None:
             await before_loading(connection)
-        names = {calls[i][0] for i in missing}
-        await connection.execute([("SCRIPT", "LOAD", source_for(name)) for name in names])
+        texts = {sources[i] for i in missing}
+        await connection.execute([("SCRIPT", "LOAD", text) for text in texts])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])
-    if though_full and any(map(is_full, replies)):
-        sources = source_for
-        return await evaluate(
-            connection,
-            calls,
-            lambda name: THOUGH_FULL + sources(name),
-            before_loading=before_loading,
-        )
-    return connection.check(replies)
+    return replies
 
 
 @cache
 def sha1_of(source: str) -> str:
-    """The hash by which the server knows a script."""
+    """The server's name for a script."""
     return sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 @cache
-def script(name: str) -> str:
-    """The source of a script, as it is sent to the server."""
-    return assembled(source_of(name), source_of)
+def source_of(script: Script) -> str:
+    """The text of a script, assembled from its files."""
+    return assembled_file(script.package, script.name, {**RECORDS, **script.records})
 
 
-def assembled(source: str, source_of: Callable[[str], str]) -> str:
-    """A script with the files that it includes, and the names of its records, put in."""
+def assembled_file(package: str, file: str, records: Mapping[str, Record]) -> str:
+    """The text of a file in the folder `lua` of a package, with its includes."""
 
-    def text_of(found: re.Match[str]) -> str:
+    def include(other: str) -> str:
+        named, _, name = other.rpartition(":")
+        return assembled_file(named or package, name, records)
+
+    return assembled(read_file(package, file), records, include)
+
+
+def assembled(text: str, records: Mapping[str, Record], include: Callable[[str], str]) -> str:
+    """The text of a file, with its includes and the names of records put in."""
+
+    def replacement(found: re.Match[str]) -> str:
         what, name = found.groups()
         if what == "include":
-            return assembled(source_of(name), source_of).rstrip("\n")
+            return include(name).rstrip("\n")
         if what == "status":
             return str(STATUSES.index(name))
-        return RECORDS[name].written_out(what)
+        if what == "sense":
+            return sense_of_limit()
+        if what == "reason":
+            return str(1 + REASONS.index(BY_NAME[name]))
+        return records[name].written_out(what)
 
-    return re.sub(r"@([\w.]*)\(([\w/]+)\)", text_of, source)
+    return re.sub(r"@([\w.]*)\(([\w./:]+)\)", replacement, text)
 
 
-def source_of(file: str) -> str:
-    """The source of one file below `lua/`, named without its ending."""
-    path = resources.files("semaphore_middleware.redis.lua").joinpath(f"{file}.lua")
-    return path.read_text("utf-8")
+def read_file(package: str, file: str) -> str:
+    """The text of one file in the folder `lua` of a package, named without its ending."""
+    return resources.files(package).joinpath("lua", f"{file}.lua").read_text("utf-8")

@@ -1,16 +1,20 @@
-"""The addresses of hosts: looked up once, and then connected to, for scopes of the kind `ip`."""
+"""Scopes of the kind `ip`: the addresses of hosts, looked up once, and then connected to.
+
+The rest of the package uses them only by the hook `scopes.LookUp`, made by `look_up_for`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.resolver import HostResolution
+from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IHostnameResolver, IResolutionReceiver
@@ -18,15 +22,22 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import is_address, normal_host
+from semaphore_middleware.scrapy.scopes import SCOPE_KEY, SKIP_KEY, host_of
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.settings import BaseSettings
 
 HOSTS_MAX = 10_000
 """Addresses kept though no request uses them, as many as in Scrapy's own cache by default."""
 Address = IPv4Address | IPv6Address
 HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
-"""Scrapy's download handlers that connect by the reactor's resolver, and so to these addresses."""
+"""Scrapy's download handlers. They connect by the reactor's resolver, so to these addresses."""
+
+
+def look_up_for(kinds: Container[object], settings: BaseSettings) -> Addresses | None:
+    """The hook of a crawl with these kinds of scopes; None if `ip` is not one of them."""
+    return Addresses(settings) if Addresses.kind in kinds else None
 
 
 class Addresses:
@@ -37,6 +48,8 @@ class Addresses:
     of its kept-alive connections. Raises `SettingsError` if a download handler looks up addresses
     by itself.
     """
+
+    kind = "ip"
 
     def __init__(self, settings: BaseSettings) -> None:
         if not settings.getbool("TWISTED_REACTOR_ENABLED"):
@@ -55,12 +68,30 @@ class Addresses:
         self._timeout_s = settings.getfloat("DNS_TIMEOUT")
         self._lookups: dict[str, asyncio.Future[Address]] = {}
 
-    def of(self, host: str) -> str | None:
-        """The address of a host, in its usual spelling; None if it was not looked up yet."""
+    def applies_to(self, request: Request) -> bool:
+        """False if the request names its scopes itself, or its proxy looks up the address."""
+        meta = request.meta
+        return not (
+            meta.get(SKIP_KEY) or meta.get("proxy") or meta.get(SCOPE_KEY) is not None
+        ) and urlparse_cached(request).scheme in ("http", "https")
+
+    def scope_of(self, host: str) -> str | None:
+        """The scope of a host's address; None if the address was not looked up yet."""
         if is_address(host):
-            return host
+            return f"ip:{host}"
         address = _addresses.get(host)
-        return normal_host(address.host) if address is not None else None
+        return f"ip:{normal_host(address.host)}" if address is not None else None
+
+    async def look_up(self, request: Request) -> tuple[object, Exception | None]:
+        """Look up the address of a request's host. Its scope is known as long as the first result
+        is kept; the second is the error if there is no address.
+        """
+        if not self.applies_to(request):
+            return None, None
+        try:
+            return await self.resolve(host_of(request)), None
+        except CannotResolveHostError as error:
+            return None, error
 
     async def resolve(self, host: str) -> Address | None:
         """The address of a host, known as long as it is kept; None if the host is an address.
@@ -72,10 +103,12 @@ class Addresses:
         _install()
         address = _addresses.get(host)
         if address is None:
-            if host not in self._lookups:
-                self._lookups[host] = lookup = asyncio.ensure_future(self._look_up(host))
+            lookup = self._lookups.get(host)
+            if lookup is None:
+                lookup = asyncio.ensure_future(self._look_up(host))
                 lookup.add_done_callback(partial(self._looked_up, host))
-            address = await asyncio.shield(self._lookups[host])  # others may wait for it, too
+                self._lookups[host] = lookup
+            address = await asyncio.shield(lookup)  # other requests may wait for it
         _latest[host] = address
         _latest.move_to_end(host)
         while len(_latest) > HOSTS_MAX:
@@ -85,7 +118,7 @@ class Addresses:
     def _looked_up(self, host: str, lookup: asyncio.Future[Address]) -> None:
         del self._lookups[host]
         if not lookup.cancelled():
-            lookup.exception()  # retrieved, even if nobody waits for it any more
+            lookup.exception()  # retrieved, even if no request waits for it any more
 
     async def _look_up(self, host: str) -> Address:
         receiver = FirstAddress()

@@ -12,50 +12,46 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.core.observer import (
-    Event,
-    Observer,
-    PermitGranted,
-    PermitReleased,
-    PermitWaiting,
-)
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, Scopes
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from semaphore_middleware.scrapy.crawl import Crawl
-
 MAX_WAITING = 1000
 """Requests from the scheduler waiting here, at most: their number must not grow with the number of
 full scopes.
 """
 MAX_WAITING_OF_SCOPE = 100
-"""Of these, requests waiting for one scope, whatever its limit: a rate may hold up that many, and
-requests of other scopes need room.
+"""Requests among these waiting for one scope, even if its limit is higher: a rate may hold up as
+many, and requests of other scopes need room.
 """
 PREREQUISITES_FIRST = 2.0**40
-"""Added to the priority of requests that bypassed the scheduler: more than any user gives."""
+"""Added to the priority of requests past the scheduler: higher than any user's priority."""
 
 
 class State(Enum):
     """The states of a request in the downloader."""
 
     ASKING = "asking"
-    """It has not got all its permits."""
+    """It lacks permits."""
     WAITING = "waiting"
-    """It has not got all its permits, and the server has none free for it."""
+    """It lacks permits, and the server has none free for it."""
     READY = "ready"
     """It has its permits, and begins as soon as it has a place in CONCURRENT_REQUESTS."""
     ON_THE_WIRE = "on the wire"
+    ANSWERED = "answered"
+    """Its transfer is over; it keeps its permits until its `fetch` is, as other nodes may reuse its
+    response.
+    """
     OVER = "over"
     """It has no permit and wants none."""
 
 
-ASKING, WAITING, READY, ON_THE_WIRE, OVER = State
+ASKING, WAITING, READY, ON_THE_WIRE, ANSWERED, OVER = State
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -64,13 +60,13 @@ class Load:
 
     name: str
     concurrency: float
-    """Its limit; infinite for requests that need no permit."""
+    """Its limit; infinite for requests without need of a permit."""
     members: set[Admission] = field(default_factory=set)
     """Requests with this scope among theirs."""
     waiting: set[Admission] = field(default_factory=set)
-    """Requests that lack a permit, with this scope at hand."""
+    """Requests without their permits, with this scope at hand."""
     told_to_wait: set[Admission] = field(default_factory=set)
-    """Of these, requests for which the server had no permit free."""
+    """Requests among these for which the server had no permit free."""
     held: set[Admission] = field(default_factory=set)
     """Requests with a permit of this scope."""
     is_saturated: bool = False
@@ -94,8 +90,6 @@ class Admission:
     """One request in the downloader. `Admissions.move` alone changes its state and its permits."""
 
     request: Request
-    crawl: Crawl
-    """The crawl of the request, among this process's crawls."""
     is_scheduled: bool
     """False if it bypassed the scheduler, with `engine.download_async`."""
     state: State = ASKING
@@ -105,23 +99,23 @@ class Admission:
     at_hand: int = 0
     """How many permits it holds: the index of its scope at hand among `loads`."""
     permits: PermitSet | None = None
-    """While it is ready or on the wire."""
+    """While it is ready, on the wire or answered."""
     place: asyncio.Future[None] | None = None
     """Its position in the line for a place in CONCURRENT_REQUESTS; done when it gets one."""
     needs: frozenset[Admission] = frozenset()
-    """Requests that it waits for, such as its robots.txt."""
+    """Requests it waits for, such as its robots.txt."""
     needed_by: frozenset[Admission] = frozenset()
-    """Requests that wait for this one."""
+    """Requests waiting for this one."""
     is_blocked: bool = False
-    """True if it waits for a permit that is not free, or for a blocked request."""
+    """True if it was told to wait, or waits for a blocked request."""
     task: asyncio.Task[object] | None = None
-    """While it waits for permits, or is on the wire, if that can be cancelled."""
-    address: object = None
-    """Keeps the address of its host known, if the address is one of its scopes."""
+    """Its task while it waits for permits, or is on the wire, if it can be cancelled."""
+    looked_up: object = None
+    """Keeps its looked-up scope known."""
     failure: Exception | None = None
     """To be raised instead of its transfer."""
     retries_most: int | None = None
-    """How often its refusals may be retried, if the site has refused it."""
+    """The number of refusals to be retried, if the site has refused it."""
     is_own_trouble: bool = False
     """True if it was refused though its site answers others."""
     has_left: bool = False
@@ -138,13 +132,20 @@ class Admission:
         return self.request.priority + (0.0 if self.is_scheduled else PREREQUISITES_FIRST)
 
     @property
+    def waits_at(self) -> Load | None:
+        """Its scope at hand while it lacks permits; else None."""
+        if self.state is not ASKING and self.state is not WAITING:
+            return None
+        return self.loads[self.at_hand] if self.at_hand < len(self.loads) else None
+
+    @property
     def is_alone(self) -> bool:
         """True if no other request of its site is in the downloader."""
         site = self.scopes.site
         return site is not None and len(self.loads[site].members) == 1
 
 
-class Admissions(Observer):
+class Admissions:
     """All requests in a crawl's downloader, and their line for CONCURRENT_REQUESTS.
 
     A request with its permits needs a place in CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
@@ -156,8 +157,6 @@ class Admissions(Observer):
 
     `on_room` is called when the scheduler may have more to do.
     """
-
-    hears = (PermitGranted, PermitWaiting, PermitReleased)
 
     def __init__(self, scopes: ScopeFinder, concurrency: int, on_room: Callable[[], None]) -> None:
         self._scopes = scopes
@@ -177,7 +176,7 @@ class Admissions(Observer):
     def __iter__(self) -> Iterator[Admission]:
         return iter([*self._by_request.values()])
 
-    def of(self, request: Request) -> Admission | None:
+    def admission_of(self, request: Request) -> Admission | None:
         """The record of a request; None if it is not in `fetch`."""
         return self._by_request.get(request)
 
@@ -194,29 +193,28 @@ class Admissions(Observer):
 
     # A request ----------------------------------------------------------------------------------
 
-    def enter(
+    def enter_fetch(
         self,
         request: Request,
-        crawl: Crawl,
         is_scheduled: bool = True,
         needed_by: Admission | None = None,
     ) -> Admission:
         """Record a request's entry into `fetch`. `needed_by` waits there for its response, and if
-        ready gives back its permits and its place: the new request may need them.
+        ready or answered gives back its permits and its place: the new request may need them.
         """
         admission = self._by_request.get(request)
         if admission is not None:  # a middleware fetches its own request
             return admission
-        admission = self._by_request[request] = Admission(request, crawl, is_scheduled)
+        admission = self._by_request[request] = Admission(request, is_scheduled)
         self._set_scopes(admission, self._scopes.scopes_of(request))
         if needed_by is not None:
-            if needed_by.state is READY:
+            if needed_by.state in (READY, ANSWERED):
                 self.move(needed_by, ASKING)
                 self._leave_place(needed_by)
             self._need(needed_by, admission)
         return admission
 
-    def leave(self, admission: Admission) -> None:
+    def leave_fetch(self, admission: Admission) -> None:
         """Record the end of a request's `fetch`. A cancelled request may still be on the wire."""
         admission.has_left = True
         if admission.state is OVER:
@@ -225,11 +223,11 @@ class Admissions(Observer):
             self.move(admission, OVER)
 
     def move(self, admission: Admission, state: State, permits: PermitSet | None = None) -> None:
-        """Change a request's state. Its permits go back unless it is ready or on the wire, and its
+        """Change a request's state. Its permits go back if it asks, waits or is over, and its
         place goes to others if it waits or is over.
         """
         before, admission.state = admission.permits, state
-        if state is ON_THE_WIRE:
+        if state is ON_THE_WIRE or state is ANSWERED:
             return
         if state is READY:
             admission.permits, admission.at_hand = permits, len(admission.loads)
@@ -263,7 +261,7 @@ class Admissions(Observer):
     def assign(self) -> None:
         """Give free places in CONCURRENT_REQUESTS to the first requests in line."""
         while self._line and len(self._placed) < self._concurrency:
-            admission = max(self._line, key=lambda one: one.priority)
+            admission = max(self._line, key=attrgetter("priority"))
             place = self._line.pop(admission)
             self._placed.add(admission)
             if not place.done():  # the request may be about to end
@@ -277,9 +275,9 @@ class Admissions(Observer):
 
     def update(self, admission: Admission, scopes: Scopes) -> None:
         """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
-        middlewares may have changed them, and its address may have become known.
+        middlewares may have changed them, and one may have been looked up.
         """
-        # Nearly always they are the same object, which costs less to see than that all is equal.
+        # Nearly always they are the same object, and identity is checked faster than equality.
         if scopes is not admission.scopes and scopes != admission.scopes:
             self._leave_loads(admission)
             self._set_scopes(admission, scopes)
@@ -314,15 +312,12 @@ class Admissions(Observer):
             self._count(other)
 
     @contextmanager
-    def needing(self, request: Request, needed: Admission | None = None) -> Iterator[None]:
-        """In this context, a request waits for `needed`, until `needed` leaves `fetch`. None: it
-        waits for a request of another node, which may wait for a permit.
-        """
+    def needing(self, request: Request, needed: Admission | None) -> Iterator[None]:
+        """In this context, a request waits for `needed`, until `needed` leaves `fetch`."""
         admission = self._by_request.get(request)
-        if admission is None or admission is needed:
+        if admission is None or needed is None or admission is needed:
             yield
             return
-        needed = needed or OF_ANOTHER_NODE
         self._need(admission, needed)
         try:
             yield
@@ -336,60 +331,67 @@ class Admissions(Observer):
         needed.needed_by |= {admission}
         self._count(admission)
 
-    def on_event(self, event: Event) -> None:
-        """Follow a request's permits: none is free; or it has got one of several, and goes on to
-        its next scope; or it has given them back, and begins anew.
+    def follow(self, admission: Admission, taken: int, waits: bool) -> None:
+        """Note the number of permits of a request asking for more. `waits`: it was told to wait for
+        the next one.
         """
-        admission: Admission = event.permit.owner  # type: ignore[attr-defined]
-        if isinstance(event, PermitWaiting):
-            self.move(admission, WAITING)
-        elif len(admission.loads) > 1:
-            if isinstance(event, PermitReleased):
-                at_hand = 0
-            else:  # of the last one, its task will tell
-                at_hand = min(admission.at_hand + 1, len(admission.loads) - 1)
-            if at_hand != admission.at_hand:
-                admission.at_hand = at_hand
-                self.move(admission, ASKING)
+        admission.at_hand = taken
+        self.move(admission, WAITING if waits else ASKING)
 
     # Counts -------------------------------------------------------------------------------------
 
     def _count(self, admission: Admission) -> None:
-        """Put a request into the sets of its state. Do the same for requests that wait for it, and
-        wake the engine if there is more room.
+        """Put a request into the sets of its state, and wake the engine if that makes room. If the
+        request is blocked now, or no longer, count the requests waiting for it again.
         """
-        told_to_wait = admission.state is WAITING
-        asks = told_to_wait or admission.state is ASKING
-        exempt_before, waiting_before = len(self._exempt), len(self._only_waiting)
-        has_room = waits_at_full = False
-        for index, load in enumerate(admission.loads):
-            was_saturated, was_full = load.is_saturated, load.is_full
-            waits = asks and index == admission.at_hand
-            load.put(admission, waits, told_to_wait and waits, index < admission.at_hand)
-            if load.is_full is not was_full:
-                self._exempt_all(load)
-            waits_at_full |= waits and load.is_full
-            has_room |= was_saturated and not load.is_saturated
-        blocked = told_to_wait or (asks and any(one.is_blocked for one in admission.needs))
-        was_blocked, admission.is_blocked = admission.is_blocked, blocked
-        is_exempt = blocked or waits_at_full
-        (self._exempt.add if is_exempt else self._exempt.discard)(admission)
-        needs_permit = blocked or admission.loads is not self._unlimited
-        only_waits = asks and admission.is_scheduled and needs_permit
-        (self._only_waiting.add if only_waits else self._only_waiting.discard)(admission)
-        is_less_crowded = waiting_before >= MAX_WAITING > len(self._only_waiting)
-        if has_room or len(self._exempt) > exempt_before or is_less_crowded:
+        exempt_before = len(self._exempt)
+        was_crowded = len(self._only_waiting) >= MAX_WAITING
+        was_blocked = admission.is_blocked
+        waits_at = admission.waits_at
+        is_desaturated = self._put_into_loads(admission, waits_at)
+        self._put_into_sets(admission, waits_at)
+        is_crowded = len(self._only_waiting) >= MAX_WAITING
+        is_less_crowded = was_crowded and not is_crowded
+        if is_desaturated or is_less_crowded or len(self._exempt) > exempt_before:
             self._on_room()
-        if blocked is not was_blocked:
+        if admission.is_blocked is not was_blocked:
             for other in admission.needed_by:
                 self._count(other)
+
+    def _put_into_loads(self, admission: Admission, waits_at: Load | None) -> bool:
+        """Put a request into the sets of its scopes. True if one of them is saturated no longer."""
+        is_desaturated = False
+        told_to_wait = admission.state is WAITING
+        for index, load in enumerate(admission.loads):
+            was_saturated = load.is_saturated
+            was_full = load.is_full
+            waits = load is waits_at
+            load.put(admission, waits, waits and told_to_wait, index < admission.at_hand)
+            if load.is_full is not was_full:
+                self._exempt_all(load)
+            if was_saturated and not load.is_saturated:
+                is_desaturated = True
+        return is_desaturated
+
+    def _put_into_sets(self, admission: Admission, waits_at: Load | None) -> None:
+        """Put a request into the crawl's sets, by its state, its scope at hand and its needs."""
+        is_blocked = admission.state is WAITING
+        asks = is_blocked or admission.state is ASKING
+        if asks and admission.needs:
+            is_blocked = is_blocked or any(needed.is_blocked for needed in admission.needs)
+        admission.is_blocked = is_blocked
+        is_exempt = is_blocked or (waits_at is not None and waits_at.is_full)
+        (self._exempt.add if is_exempt else self._exempt.discard)(admission)
+        needs_permit = is_blocked or admission.loads is not self._unlimited
+        only_waits = asks and admission.is_scheduled and needs_permit
+        (self._only_waiting.add if only_waits else self._only_waiting.discard)(admission)
 
     def _exempt_all(self, load: Load) -> None:
         """Exempt all requests waiting for a scope if it is full, else only the blocked ones."""
         if load.is_full:
             self._exempt |= load.waiting
         else:
-            self._exempt -= {one for one in load.waiting if not one.is_blocked}
+            self._exempt -= {waiting for waiting in load.waiting if not waiting.is_blocked}
 
     # For Scrapy's DownloaderAwarePriorityQueue --------------------------------------------------
 
@@ -413,9 +415,3 @@ class Admissions(Observer):
             else:
                 found.append((waiting, slot))
         return found
-
-
-OF_ANOTHER_NODE = Admission.__new__(Admission)
-"""Stands for a request of another node, which may wait for a permit."""
-OF_ANOTHER_NODE.is_blocked = True
-OF_ANOTHER_NODE.needed_by = frozenset()

@@ -1,7 +1,6 @@
 """Pauses at a site's request: `Retry-After`, `RateLimit`, and its older forms.
 
-A site's headers may hold anything: a field that breaks its specification counts as missing. No
-function here raises.
+A site's headers may hold anything: an invalid field counts as missing. No function here raises.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
 FIELDS = frozenset(
     name.title().encode()
-    for name in ("Retry-After", "RateLimit", *(f"{one}Reset" for one in OLDER_PREFIXES))
+    for name in ("Retry-After", "RateLimit", *(f"{prefix}Reset" for prefix in OLDER_PREFIXES))
 )
 """Names of the fields read here, as spelled in Scrapy's headers: most responses have none."""
 UNIX_TIME_FROM = 1e9
@@ -46,7 +45,7 @@ def quota_reset(response: Response) -> float | None:
     exhausted quotas the last reset counts.
 
     Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or in `-Remaining` and
-    `-Reset`. A response from a cache says nothing of the quota.
+    `-Reset`. A response from a cache does not show the present quota.
     """
     if _number(response, "Age"):
         return None
@@ -119,7 +118,7 @@ def _timestamp(date: str) -> float | None:
         return None
     try:
         moment = parsedate_to_datetime(date)
-        # All of HTTP's dates are in UTC (RFC 9110, 5.6.7): one of its forms does not say so.
+        # All dates in HTTP are in UTC (RFC 9110, 5.6.7); asctime's form has no time zone.
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None

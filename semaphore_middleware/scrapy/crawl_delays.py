@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.core.observer import Event
+from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.scrapy.scopes import Scopes, origin_of
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CrawlDelayFound(Event):
+class CrawlDelayFound(CountedEvent):
     """The robots.txt of a host asks for a delay between requests."""
 
     counter = "crawl_delays"
@@ -30,7 +30,7 @@ class CrawlDelayFound(Event):
 class CrawlDelays:
     """The delays in robots.txt files, by `Crawl-delay` or `Request-rate`; at most `longest_s`.
 
-    It is enough if one node knows of a delay: the server uses the longest of all nodes.
+    The server uses the longest delay of all nodes, so it suffices if one node knows of it.
     """
 
     def __init__(self, settings: BaseSettings, longest_s: float) -> None:

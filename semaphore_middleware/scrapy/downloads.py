@@ -1,4 +1,4 @@
-"""The requests in a crawl's downloader: they get their permits, and give them back.
+"""Requests in a crawl's downloader: how they get their permits, and give them back.
 
 `acquire` waits for a request's permits, and `transfer` downloads under them. The permits go back
 when `Admissions.move` ends the request: after its transfer, or at the latest at the end of Scrapy's
@@ -11,19 +11,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ReferenceType, ref
 
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
-from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from semaphore_middleware.scrapy.addresses import Addresses
 from semaphore_middleware.scrapy.admission import (
+    ANSWERED,
     ASKING,
     ON_THE_WIRE,
     OVER,
@@ -35,27 +37,29 @@ from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelay
 from semaphore_middleware.scrapy.engine import Engine, wrap_downloads
 from semaphore_middleware.scrapy.responses import (
     GIVEN_UP,
-    Judge,
+    RefusalCheck,
     RequestRefused,
     ResponseClassifier,
     forget_refusals,
 )
 from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
-from semaphore_middleware.scrapy.throttling import delay_of, has_waited
 
 if TYPE_CHECKING:
+    from scrapy.core.downloader import Downloader
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
     from scrapy.robotstxt import RobotParser
     from twisted.internet.defer import Deferred
 
-    from semaphore_middleware.scrapy.crawl import Crawl
+    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 logger = logging.getLogger(__name__)
 
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait for a place in CONCURRENT_REQUESTS: busy nodes free one sooner."""
 NO_PERMITS = PermitSet(())
+SHARED_KEY = "semaphore_shared"
+"""In the meta of a request of our own: a `SharedRequest`. The request never leaves this process."""
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
 """In the task of a `fetch`, and in the tasks it begins: the request's record. Weak, as connections
@@ -73,20 +77,42 @@ class NotAllowedError(SemaphoreError, IgnoreRequest):
     """
 
 
+class SharedRequest(Protocol):
+    """A request for all nodes: they reuse its response, so that few of them make it."""
+
+    async def look(self) -> None:
+        """Called when the request has its permits. Raises an error if the response is known."""
+
+    def on_response(self, response: Response) -> None:
+        """Share the response, as the middlewares have left it, before the permits go back."""
+
+
 class Downloads:
     """Takes a crawl's requests through the downloader, each under its permits."""
 
-    def __init__(self, crawl: Crawl, crawler: Crawler, engine: Engine) -> None:
-        self._crawl = crawl
+    def __init__(
+        self,
+        crawler: Crawler,
+        engine: Engine,
+        settings: SemaphoreSettings,
+        scopes: ScopeFinder,
+        semaphore: FairSemaphore,
+        opened: Callable[[], Awaitable[object]],
+    ) -> None:
         self._crawler = crawler
         self._engine = engine
-        self._settings = settings = crawl.settings
-        addresses = Addresses(crawler.settings) if "ip" in settings.scopes else None
-        self._scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
+        self._settings = settings
+        self._scopes = scopes
+        self._semaphore = semaphore
+        self._opened = opened
+        """Waits until the semaphore is open, or cannot be opened."""
+        self._downloader: Downloader | None = None
+        """The downloader wrapped by `wrap_transfers`."""
         self.admissions = Admissions(self._scopes, settings.concurrent_requests, engine.wake_soon)
-        judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
+        function = settings.backoff_when
+        refusal_check = RefusalCheck(function, crawler) if function else None
         self._responses = ResponseClassifier(
-            crawler, settings.backoff_codes, settings.backoff_times, judge
+            crawler, settings.backoff_codes, settings.backoff_times, refusal_check
         )
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         if settings.obey_crawl_delay:
@@ -106,7 +132,7 @@ class Downloads:
         is_scheduled = asyncio.current_task() is None
         outer = None if is_scheduled else _fetching.get()
         needed_by = outer() if outer else None
-        admission = self.admissions.enter(request, self._crawl, is_scheduled, needed_by)
+        admission = self.admissions.enter_fetch(request, is_scheduled, needed_by)
         token = _fetching.set(ref(admission))
         try:
             return fetch(request).addBoth(self._fetched, request)
@@ -115,10 +141,15 @@ class Downloads:
 
     def _fetched(self, result: Any, request: Request) -> Any:
         """End a request's `fetch`. Returns the result for the engine."""
-        if admission := self.admissions.of(request):
-            self.admissions.leave(admission)
+        if admission := self.admissions.admission_of(request):
+            try:
+                if admission.state is ANSWERED and isinstance(result, Response):
+                    shared: SharedRequest = request.meta[SHARED_KEY]
+                    shared.on_response(result)
+            finally:
+                self.admissions.leave_fetch(admission)
             if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
-                # A middleware's request for it was not made any more.
+                # A request that a middleware made for it was refused by the closing spider.
                 result = _copy_for_scheduler(request) if admission.is_scheduled else result
         forget_refusals(request)
         if isinstance(result, Request):
@@ -135,8 +166,8 @@ class Downloads:
         `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError` if the
         request does not come from the scheduler.
         """
-        admission = self.admissions.enter(request, self._crawl)
-        if admission.state is OVER:  # a middleware fetches it once more
+        admission = self.admissions.enter_fetch(request)
+        if admission.state in (ANSWERED, OVER):  # a middleware fetches it once more
             self.admissions.move(admission, ASKING)
         if admission.state is not ASKING:
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
@@ -160,29 +191,28 @@ class Downloads:
 
     async def _admit(self, admission: Admission) -> None:
         request = admission.request
-        if delay := delay_of(request):  # meanwhile its site has room for others
-            self.admissions.move(admission, OVER)
-            await asyncio.sleep(delay)
-            has_waited(request)
-            self.admissions.move(admission, ASKING)
-        if self._scopes.looks_up:
-            try:
-                admission.address = await self._scopes.resolve(request)
-            except CannotResolveHostError as error:
-                admission.failure = error
+        if (look_up := self._scopes.look_up) is not None:
+            admission.looked_up, admission.failure = await look_up.look_up(request)
         # Once more: middlewares may have changed the request.
-        self.admissions.update(admission, self._scopes.find(request))
+        self.admissions.update(admission, self._scopes.find_scopes(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)
         if scopes.limits:
-            await self._crawl.opened()
-        timeout, priority = self._settings.acquire_timeout, admission.priority
+            await self._opened()
+        timeout = self._settings.acquire_timeout
+        priority = admission.priority
         while True:
             permits = NO_PERMITS
             if scopes.limits:
-                permits = await self._crawl.semaphore.acquire_all(
-                    scopes.limits, timeout, admission, priority
+                permits = await self._semaphore.acquire_all(
+                    scopes.limits,
+                    timeout,
+                    priority=priority,
+                    on_progress=partial(self.admissions.follow, admission),
                 )
             self.admissions.move(admission, READY, permits)
+            shared: SharedRequest | None = request.meta.get(SHARED_KEY)
+            if shared is not None:
+                await shared.look()
             if await self._may_begin(admission, permits):
                 return
             self.admissions.move(admission, ASKING)  # its permits go to other nodes
@@ -194,7 +224,7 @@ class Downloads:
         the permits must go back: no place is free, or the site has refused a request meanwhile.
         """
         if not self.admissions.has_place(admission):
-            assert admission.place is not None, "who is ready and has no place stands in line"
+            assert admission.place is not None, "a ready request without a place is in line"
             if not permits.starts_count:
                 await asyncio.wait([admission.place], timeout=PERMIT_IDLE_TIMEOUT_S)
             if permits.starts_count or not self.admissions.has_place(admission):
@@ -207,19 +237,20 @@ class Downloads:
         """Download under the request's permits. The loss of one cancels the transfer, and raises
         `PermitLostError`.
         """
-        admission = self.admissions.of(request)
+        admission = self.admissions.admission_of(request)
         has_fetch = admission is not None  # else it was cancelled, and Scrapy goes on
         if admission is None or admission.state is not READY:
             # It gave its permits back, as another request was fetched for it.
             if await self.acquire(request) is not None:
                 raise SpiderClosingError("the spider is closing")
-            admission = self.admissions.of(request)
+            admission = self.admissions.admission_of(request)
         assert admission is not None, "it has its permits"
         permits = admission.permits
         assert permits is not None, "it is ready"
         permits.begin()
         self.admissions.move(admission, ON_THE_WIRE)
         admission.task = asyncio.current_task()
+        ending = OVER
         try:
             if admission.failure is not None:
                 raise admission.failure
@@ -228,7 +259,9 @@ class Downloads:
             permits.received(response.status, len(response.body))
             permit = permits.site_permit
             if permit and self._responses.record_response(permit, admission, response):
-                self._crawl.emit(RequestRefused())
+                self._semaphore.emit(RequestRefused)
+            if SHARED_KEY in request.meta and not admission.has_left:
+                ending = ANSWERED
             return response
         except Exception as error:
             permits.received(0, 0)
@@ -237,16 +270,16 @@ class Downloads:
             raise
         finally:
             admission.task = None
-            self.admissions.move(admission, OVER)
+            self.admissions.move(admission, ending)
             if not has_fetch:
-                self.admissions.leave(admission)
+                self.admissions.leave_fetch(admission)
 
     def give_back(self, request: Request) -> Admission | None:
-        """End a request, unless it is still on the wire, as a cancelled one may be. Returns its
-        record, if it has one.
+        """End a request, unless it is still on the wire, as a cancelled one may be, or keeps its
+        permits until its `fetch` ends. Returns its record, if it has one.
         """
-        admission = self.admissions.of(request)
-        if admission is not None and admission.state not in (ON_THE_WIRE, OVER):
+        admission = self.admissions.admission_of(request)
+        if admission is not None and admission.state not in (ON_THE_WIRE, ANSWERED, OVER):
             self.admissions.move(admission, OVER)
         return admission
 
@@ -254,7 +287,8 @@ class Downloads:
         """End a request by its response. Returns a copy of the request, to be made later, if the
         site has refused it and a retry is allowed.
         """
-        admission, spider = self.give_back(request), self._crawler.spider
+        admission = self.give_back(request)
+        spider = self._crawler.spider
         if not self._is_retry_enabled or spider is None or admission is None:
             return response
         retry = self._responses.retry(admission, response, spider)
@@ -268,24 +302,24 @@ class Downloads:
         return retry
 
     def return_to_scheduler(self, request: Request) -> Request:
-        """A copy for the scheduler to keep under JOBDIR; a shared frontier has the request already.
+        """A copy for the scheduler to keep under JOBDIR, unless it has the request already.
 
         Raises `SpiderClosingError` if the request does not come from the scheduler.
         """
-        admission = self.admissions.of(request)
+        admission = self.admissions.admission_of(request)
         if admission is not None and not admission.is_scheduled:
             raise SpiderClosingError("the spider is closing")
         return _copy_for_scheduler(request)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._crawl_delays.learn(robotparser, request):
-            self._crawl.emit(CrawlDelayFound())
+            self._semaphore.emit(CrawlDelayFound)
 
     # The end of the crawl -----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Send requests that wait for permits back to the scheduler. A closing spider waits for its
-        downloads: these requests would hold it up, and be lost under JOBDIR.
+        """Send waiting requests back to the scheduler. A closing spider waits for its downloads:
+        these requests would hold it up, and be lost under JOBDIR.
         """
         if self._is_closing:
             return
@@ -295,25 +329,32 @@ class Downloads:
                 admission.task.cancel()
 
     async def close(self) -> None:
-        """End all requests. Scrapy goes on with the transfer of a cancelled fetch, even past the
-        end of the crawl.
+        """End all requests. Scrapy continues the transfer of a cancelled fetch, even past the end
+        of the crawl.
         """
-        transfers = [one.task for one in self.admissions if one.task is not None]
+        tasks = [admission.task for admission in self.admissions]
+        transfers = [task for task in tasks if task is not None]
         for transfer in transfers:
             transfer.cancel()
         await asyncio.gather(*transfers, return_exceptions=True)
         for admission in self.admissions:  # without a task, nothing can cancel the transfer
             self.admissions.move(admission, OVER)
 
-    def wrap_downloader(self) -> None:
-        """Use `fetch` and `transfer` in a downloader that is not the add-on's. Raises
-        `SettingsError` if nothing of it can be wrapped.
+    def wrap_transfers(self, downloader: Downloader) -> None:
+        """Take this downloader's transfers through `transfer`. Raises `SettingsError` if it has no
+        handlers to wrap.
         """
-        from semaphore_middleware.scrapy.hooks import SemaphoreDownloader  # it imports this module
+        wrap_downloads(downloader, self.transfer)
+        self._downloader = downloader
 
+    def wrap_downloader(self) -> None:
+        """Use `fetch` and `transfer` in any downloader but the add-on's, which does so itself.
+
+        Raises as `wrap_transfers`.
+        """
         downloader = self._crawler.engine.downloader
-        if not isinstance(downloader, SemaphoreDownloader):
-            wrap_downloads(downloader, self.transfer)
+        if downloader is not self._downloader:
+            self.wrap_transfers(downloader)
             self._engine.wrap_fetch(self.fetch)
 
 

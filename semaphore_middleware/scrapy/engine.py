@@ -1,43 +1,28 @@
-"""Scrapy's engine, and all private parts of Scrapy 2.19 used in this package, with reasons."""
+"""Scrapy's engine, and the private parts of Scrapy 2.19 used in this package, with reasons."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    MutableMapping,
-    Set,
-)
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.cookiejar import Cookie
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
-from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.python import global_object_name
-from scrapy.utils.reactor import is_reactor_installed
-from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerUnreachableError, SettingsError
 from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
-    from scrapy.http.cookies import CookieJar
     from scrapy.pqueues import DownloaderAwarePriorityQueue
-
-    from semaphore_middleware.scrapy.admission import Admissions
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +35,17 @@ STOP_CHECK_INTERVAL_S = 0.5
 
 T = TypeVar("T")
 
-Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
-"""Passes a spider's start requests on, each when it is time."""
-
 _spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionary()
+
+
+class Slots(Protocol):
+    """The interface by which a `DownloaderAwarePriorityQueue` asks about its slots."""
+
+    def get_slot_key(self, request: Request) -> str:
+        """The slot of a request."""
+
+    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
+        """The load and the name of each slot open to the queue."""
 
 
 class RobotsTxtUnreadableError(IgnoreRequest):
@@ -69,7 +61,7 @@ class Engine:
         self._crawler = crawler
         self._is_waking = False
         self._made_at = time.monotonic()
-        self._can_be_stopped = crawler.crawling  # not so `scrapy shell`
+        self._can_be_stopped = crawler.crawling  # False in `scrapy shell`
 
     def wake(self) -> None:
         """Make the engine ask its scheduler for requests now. Otherwise the engine asks after
@@ -124,10 +116,6 @@ class Engine:
 
         setattr(downloader, "fetch", wrapped)  # noqa: B010
 
-    def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
-        """Pass each result of the downloader's `fetch` through `change`."""
-        self.wrap_fetch(lambda fetch, request: fetch(request).addBoth(change, request))
-
     def end_with_failure(self) -> None:
         """Make Scrapy's commands exit with status 1, when the crawl has ended.
 
@@ -136,87 +124,6 @@ class Engine:
         """
         self._crawler.spider = None
 
-    @property
-    def in_progress(self) -> Set[Request]:
-        """The engine's unfinished requests.
-
-        Private: `_slot`, as no signal is sent when a request's callback has finished.
-        """
-        slot = self._crawler.engine._slot
-        assert slot is not None, "a scheduler is used while its spider is open"
-        return slot.inprogress
-
-    def feed_files(self) -> list[IO[bytes]]:
-        """The open files of the feeds.
-
-        `slots` is not documented, and there is no public way to a feed's file.
-        """
-        exporter = self._crawler.get_extension(FeedExporter)
-        files = [slot.file for slot in exporter.slots] if exporter is not None else []
-        return [file for file in files if file is not None and not file.closed]
-
-    def cookies_of(self, jar: object) -> list[dict[str, Any]]:
-        """The cookies of one session of the spider."""
-        jars = self._cookie_jars()
-        return [vars(cookie) for cookie in jars[jar].jar] if jars and jar in jars else []
-
-    def add_cookies(self, jar: object, cookies: Iterable[dict[str, Any]]) -> None:
-        """Put cookies, as `cookies_of` gives them, into a session's jar."""
-        if (jars := self._cookie_jars()) is None:
-            return
-        for fields in cookies:
-            named = {name.removeprefix("_"): value for name, value in fields.items()}
-            jars[jar].jar.set_cookie(Cookie(**named))
-
-    def _cookie_jars(self) -> MutableMapping[object, CookieJar] | None:
-        """The spider's sessions; None if its cookies are not kept.
-
-        `jars` is not documented, and there is no public way to a session's cookies.
-        """
-        from scrapy.downloadermiddlewares.cookies import CookiesMiddleware  # with tldextract
-
-        middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
-        return middleware.jars if middleware is not None else None
-
-    def pace_start(self, paced: Paced) -> None:
-        """Have the spider's start requests paced.
-
-        Private: `_start`, which the engine reads without a break when its downloader is full.
-        """
-        engine = self._crawler.engine
-        if engine._start is not None:
-            engine._start = paced(engine._start)
-
-    def send_request_dropped(self, request: Request) -> None:
-        """Send the signal `request_dropped`. The engine itself sends it only for schedulers that
-        reject duplicates at once.
-        """
-        self._crawler.signals.send_catch_log(
-            signals.request_dropped, request=request, spider=self._crawler.spider
-        )
-
-    def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
-        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, even
-        if it does not wait for its spider. For a scheduler's `open`.
-
-        Scrapy ends the process at once, with status 0, if it is stopped while the spider is being
-        opened, and if it is stopped twice. Its commands check the crawl's task at the task's end.
-        """
-        crawl = asyncio.current_task()
-        if crawl is None or not is_reactor_installed():
-            return
-        from twisted.internet import reactor
-
-        def cut_short() -> Deferred[object] | None:
-            if crawl.done() or has_ended():
-                return None
-            self.end_with_failure()
-            crawl.cancel()
-            return Deferred.fromFuture(asyncio.ensure_future(asyncio.wait({crawl})))
-
-        events: Any = reactor
-        events.addSystemEventTrigger("before", "shutdown", cut_short)
-
     async def reach(
         self,
         server: object,
@@ -224,11 +131,11 @@ class Engine:
         timeout: float | None,
         why: Callable[[], Exception | None],
     ) -> T:
-        """What comes of attempts to reach a server while the crawl is being opened. A stop of the
-        crawl sends no signal then, so it is checked regularly.
+        """Await the attempts to reach a server while the crawl is being opened. A stop of the crawl
+        sends no signal then, so it is checked regularly.
 
-        Raises `CloseSpider` after a stop, and `ServerUnreachableError` after `timeout`, which is in
-        seconds from the beginning of the crawl; `why()` is the error of the last attempt.
+        Raises `CloseSpider` after a stop, and `ServerUnreachableError` `timeout` seconds after the
+        beginning of the crawl. `why()` is the error of the last attempt.
         """
         task = asyncio.ensure_future(attempts)
         try:
@@ -268,18 +175,6 @@ class Engine:
         task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
         self._closing = task  # asyncio keeps only weak references to tasks
 
-    async def crawl_start_requests(self, paced: Paced) -> None:
-        """Crawl the spider's start requests once more, paced.
-
-        `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
-        """
-        engine = self._crawler.engine
-        start = await engine.scraper.spidermw.process_start()
-        assert start is not None
-        async for request in paced(start):
-            if isinstance(request, Request):
-                engine.crawl(request)
-
 
 def keep_spider_arguments() -> None:
     """From now on, keep each spider's arguments for `Engine.spider_arguments`.
@@ -303,12 +198,12 @@ def spider_name(crawler: Crawler) -> str:
     return getattr(crawler.spider or crawler.spidercls, "name", None) or ""
 
 
-def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, admissions: Admissions) -> None:
+def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, slots: Slots) -> None:
     """Make a queue pass over saturated scopes.
 
     Private: `_downloader_interface`, asked by the queue how busy each slot is.
     """
-    queue._downloader_interface = admissions  # type: ignore[assignment]
+    queue._downloader_interface = slots  # type: ignore[assignment]
 
 
 @contextmanager
@@ -353,7 +248,8 @@ def open_local_slots(downloader: Downloader, concurrency: int) -> None:
     downloader.domain_concurrency = concurrency
     downloader.ip_concurrency = 0
     downloader.per_slot_settings = {}
-    downloader._delay = downloader._jitter = 0.0
+    downloader._delay = 0.0
+    downloader._jitter = 0.0
 
 
 def belongs_to_a_command(crawler: Crawler) -> bool:

@@ -1,4 +1,4 @@
-"""Where Scrapy's engine meets the permits: its downloader, and its scheduler's queue."""
+"""The add-on's downloader and priority queue: here Scrapy's engine meets the permits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from semaphore_middleware.scrapy.engine import (
     connections_per_host,
     open_local_slots,
     pass_over_saturated_scopes,
-    wrap_downloads,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class SemaphoreDownloader(Downloader):
         with connections_per_host(crawler, largest):
             super().__init__(crawler)
         open_local_slots(self, largest)
-        wrap_downloads(self, self._downloads.transfer)
+        self._downloads.wrap_transfers(self)
 
     def fetch(
         self,
@@ -72,7 +71,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
         self._admissions = crawl_of(crawler).downloads.admissions
         pass_over_saturated_scopes(self, self._admissions)
 
-    # For schedulers that keep only a part of their requests here, as the shared frontier does ----
+    # For schedulers that keep only a part of their requests here --------------------------------
 
     def site_of(self, request: Request) -> str:
         """A name for the request's scope, the same on all nodes. Scopes may be any text; names are

@@ -30,7 +30,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
-from semaphore_middleware.core.observer import Event
+from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_reset, retry_after
@@ -54,7 +54,7 @@ NO_RESPONSE = (
     ConnectionRefusedError,
     socket.gaierror,
 )
-"""Errors of a site that is overloaded or down."""
+"""Errors of an overloaded or unreachable site."""
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
 
@@ -67,14 +67,14 @@ GIVEN_UP = "refused too often"
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRefused(Event):
+class RequestRefused(CountedEvent):
     """A site refused a request, by the status of its response or the user's function."""
 
     counter = "refused"
 
 
-class Judge:
-    """Asks a user's function whether a response is a refusal in disguise, such as a CAPTCHA."""
+class RefusalCheck:
+    """The user's `SEMAPHORE_BACKOFF_WHEN`: it finds refusals in disguise, such as a CAPTCHA."""
 
     def __init__(self, function: Callable[[Response], object], crawler: Crawler) -> None:
         self._function = function
@@ -120,8 +120,10 @@ class Judge:
 
 
 class ResponseClassifier:
-    """Tells refusals from ordinary responses. `backoff_codes` are the statuses of refusals; a
-    refused request is made again at most `backoff_times` times.
+    """Distinguishes refusals from ordinary responses.
+
+    `backoff_codes` are the statuses of refusals. A refused request is made again at most
+    `backoff_times` times.
     """
 
     def __init__(
@@ -129,31 +131,34 @@ class ResponseClassifier:
         crawler: Crawler,
         backoff_codes: frozenset[int],
         backoff_times: int,
-        judge: Judge | None,
+        refusal_check: RefusalCheck | None,
     ) -> None:
         self._crawler = crawler
         self._backoff_codes = backoff_codes
         self._backoff_times = backoff_times
-        self._judge = judge
+        self._refusal_check = refusal_check
 
     def record_response(self, permit: Permit, admission: Admission, response: Response) -> bool:
         """Note on the permit how the site responded. True if it refused the request."""
         request = admission.request
-        reset = asked = None
+        reset = None
+        asked = None
         if not FIELDS.isdisjoint(response.headers):
-            reset, asked = quota_reset(response), retry_after(response)
+            reset = quota_reset(response)
+            asked = retry_after(response)
         pause = reset if asked is None else asked
-        judged = self._judge.refusal(request, response) if self._judge else None
+        check = self._refusal_check
+        found = check.refusal(request, response) if check is not None else None
         is_refused = response.status in self._backoff_codes
-        is_of_site = judged is not None or response.status == TOO_MANY_REQUESTS or pause is not None
-        if judged is not None or (
+        is_of_site = found is not None or response.status == TOO_MANY_REQUESTS or pause is not None
+        if found is not None or (
             is_refused and (is_of_site or not _answers_others(permit, request))
         ):
             retries = self._retries_most(admission, is_of_site)
             admission.retries_most = retries
             refusals = request.meta.get(REFUSALS_KEY, 0)
-            what = _told(request, response, refusals + 1, max(retries, refusals) + 1)
-            permit.refused(judged or pause or 0.0, what)
+            cause = _refusal_text(request, response, refusals + 1, max(retries, refusals) + 1)
+            permit.refused(found or pause or 0.0, cause)
             return True
         admission.is_own_trouble = is_refused
         latency = None if is_refused or response.status >= 500 else _latency(permit, request)
@@ -170,11 +175,13 @@ class ResponseClassifier:
             permit.failed()
 
     def _retries_most(self, admission: Admission, is_of_site: bool) -> int:
-        """How often the site may refuse a request until the spider gets the response. A person
-        waits for that in `scrapy fetch`, `shell` and `parse`. A page whose site is not asked for
-        anything else may be the only one in trouble.
+        """The number of refusals of a request until the spider gets the response.
+
+        None are retried in `scrapy fetch`, `shell` and `parse`, where a person waits. If the site
+        is asked for nothing else, only this page may be in trouble, so `RETRY_TIMES` counts, too.
         """
-        settings, meta = self._crawler.settings, admission.request.meta
+        settings = self._crawler.settings
+        meta = admission.request.meta
         if not settings.getbool("RETRY_ENABLED") or meta.get("dont_retry"):
             return 0
         if belongs_to_a_command(self._crawler):
@@ -243,8 +250,8 @@ def _answers_others(permit: Permit, request: Request) -> bool:
     return permit.site_answered_at > asyncio.get_running_loop().time() - age
 
 
-def _told(request: Request, response: Response, tries: int, most: int) -> str:
-    """What the site did, for the log: `answered 503 to GET /page (try 1 of 3)`."""
+def _refusal_text(request: Request, response: Response, tries: int, most: int) -> str:
+    """A refusal in the words of the log: `answered 503 to GET /page (try 1 of 3)`."""
     url = urlparse_cached(request)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return f"answered {response.status} to {request.method} {path} (try {tries} of {most})"
@@ -258,7 +265,7 @@ def _latency(permit: Permit, request: Request) -> float:
 
 
 def forget_refusals(request: Request) -> None:
-    """Clean up the meta of a request that its site has refused: a copy starts afresh."""
+    """Remove the traces of refusals from a request's meta: a copy starts afresh."""
     meta = request.meta
     meta.pop(REFUSALS_KEY, None)
     meta.pop(REFUSED_AT_KEY, None)

@@ -3,52 +3,164 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.exceptions import IgnoreRequest, StopDownload
+from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.response import response_status_message
 from w3lib.url import safe_url_string
 
-from semaphore_middleware.core.observer import Event
-from semaphore_middleware.core.robotstxt import MAX_BYTES, Fetched, RobotsTxt
+from semaphore_middleware.core.observer import CountedEvent, RobotsTxtObeyed
 from semaphore_middleware.errors import ClosedError, SemaphoreError
+from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.scrapy.crawl import crawl_of
-from semaphore_middleware.scrapy.downloads import NotAllowedError, SpiderClosingError
+from semaphore_middleware.scrapy.downloads import (
+    SHARED_KEY,
+    NotAllowedError,
+    SpiderClosingError,
+)
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from semaphore_middleware.scrapy.scopes import origin_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
     from scrapy.robotstxt import RobotParser
+
+    from semaphore_middleware.scrapy.crawl import Crawl
 
 logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 24 * 60 * 60.0
-"""At this age a file is asked for again: RFC 9309 (2.4)."""
+"""A file is fetched again at this age: RFC 9309 (2.4)."""
 RULES_MAX = 10_000
-"""Sites whose rules are kept in memory: some 10 kB each."""
+"""The number of sites with rules kept in memory: some 10 kB each."""
 FORBID_ALL = b"User-agent: *\nDisallow: /\n"
+MAX_BYTES = 500 * 1024
+"""The part of a robots.txt that is read: RFC 9309 (2.5) asks for at least 500 KiB."""
+MAX_SHARED_BYTES = 16 * 1024
+"""The largest file shared by nodes, compressed."""
 
 
 @dataclass(frozen=True, slots=True)
-class RobotsTxtReused(Event):
+class RobotsTxtReused(CountedEvent):
     """This node took a site's robots.txt from the server: another node had fetched it."""
 
     counter = "robotstxt_reused"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RobotsTxt:
+    """A site's answer to a request for its robots.txt (RFC 9309, 2.3.1)."""
+
+    text: bytes = b""
+    """The file's first `MAX_BYTES`; empty if the site has no robots.txt."""
+    status: int = 0
+    """The status of the response; 0: there was none."""
+    problem: str = ""
+    """The reason why the file is unreachable: a server error, or no answer. Empty: it was read."""
+    failures: int = 0
+    """Failed readings in a row, with this one."""
+
+    @classmethod
+    def of_body(cls, body: bytes, status: int) -> Self:
+        """The file with this body. If it is too long, only the first whole lines count."""
+        if len(body) > MAX_BYTES:
+            body = body[:MAX_BYTES]
+            # A part of a rule would be another rule: "Allow: /" is not "Allow: /one/page".
+            body = body[: max(body.rfind(b"\n"), body.rfind(b"\r")) + 1]
+        return cls(body, status)
+
+    def pack(self) -> bytes:
+        """The form of the file in the server's cache."""
+        head = json.dumps([self.status, self.problem, self.failures])
+        return head.encode() + b"\n" + zlib.compress(self.text)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self | None:
+        """The file in these bytes of the server's cache; None if they are invalid."""
+        head, _, text = packed.partition(b"\n")
+        try:
+            status, problem, failures = json.loads(head)
+            body = zlib.decompressobj().decompress(text, MAX_BYTES)
+            return cls(body, int(status), str(problem), int(failures))
+        except (ValueError, TypeError, zlib.error):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A robots.txt, valid until a time of the loop's clock."""
+
+    robotstxt: RobotsTxt
+    valid_until: float
+
+
+class KnownByNowError(SemaphoreError, IgnoreRequest):
+    """A robots.txt is not fetched: another node has fetched it while this one waited."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__("another node has fetched this robots.txt")
+        self.known = known
+
+
+class SharedFiles:
+    """The robots.txt files shared by all nodes in the server's cache.
+
+    A node looks for a file before it asks for the permit to fetch it, and again when it has the
+    permit. It puts a file there before it returns the permit. So of nodes that come at once, no
+    more fetch the file than the site's limit allows.
+    """
+
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+        self._is_on = crawl.settings.robotstxt_shared
+
+    async def find_file(self, origin: str) -> Known | None:
+        """The file of an origin, if a node has put it there and it is still valid."""
+        if not self._is_on:
+            return None
+        await self._crawl.opened()
+        packed, seconds = await self._crawl.semaphore.cache.get(_name_of(origin)) or (b"", 0.0)
+        robotstxt = RobotsTxt.unpack(packed)
+        if robotstxt is None:
+            return None
+        emit = self._crawl.semaphore.emit
+        emit(RobotsTxtReused)
+        emit(RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text)
+        # It would be valid for longer than a day if the server's clock was set back.
+        return Known(robotstxt, _now() + min(seconds, MAX_AGE_S))
+
+    def put_file(self, origin: str, known: Known) -> None:
+        """Share a file, unless it is too large. A failure does not replace a file still valid."""
+        packed = known.robotstxt.pack()
+        if self._is_on and len(packed) <= MAX_SHARED_BYTES:
+            seconds = known.valid_until - _now()
+            is_file = not known.robotstxt.problem
+            with suppress(ClosedError):
+                self._crawl.semaphore.cache.put(_name_of(origin), packed, seconds, replace=is_file)
+
+
+def _name_of(origin: str) -> str:
+    return f"robotstxt:{origin}"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRules:
     """A site's robots.txt, as this crawl applies it."""
 
     parser: RobotParser | None
@@ -64,8 +176,8 @@ class Loading:
     """A reading of a site's robots.txt, while it lasts."""
 
     leader: Request
-    """The request whose `fetch` reads the file; other requests follow."""
-    rules: asyncio.Future[Rules | None]
+    """Reads the file in its `fetch`, for all requests of the site."""
+    rules: asyncio.Future[SiteRules | None]
     """None: the leader was cancelled, and another request is to lead."""
 
 
@@ -74,23 +186,23 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
 
     - While a site's robots.txt cannot be read, it forbids the whole site (RFC 9309, 2.3.1.4).
       Scrapy 2.19 lets all requests through then.
-    - A failure on our side says nothing of the site: the requests waiting for the file fail, or
-      go back to the scheduler.
-    - A file is asked for again after a day, and one node fetches it for all.
+    - A failure on our side does not count as the site's: the requests waiting for the file fail,
+      or go back to the scheduler.
+    - A file is fetched again after a day, and nodes share it.
     - All requests waiting for a file are checked against it. Scrapy 2.19 checks two of them.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._crawl = crawl = crawl_of(crawler)
+        crawl = crawl_of(crawler)
+        self._crawl = crawl
         self._admissions = crawl.downloads.admissions
-        self._backoff = crawl.settings.backoff
         self._allows_unreachable = crawl.settings.robotstxt_unreachable == "allow"
-        self._shared = crawl.robotstxt
-        self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY)
+        self._files = SharedFiles(crawl)
+        self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY, self._files)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
         self._parser_of_unreadable = build_from_crawler(self._parser_class, crawler, FORBID_ALL)
-        self._rules: OrderedDict[str, Rules] = OrderedDict()
+        self._rules: OrderedDict[str, SiteRules] = OrderedDict()
         """By origin, in the order of their last use."""
         self._loading: dict[str, Loading] = {}  # by origin
 
@@ -127,7 +239,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         """
         origin = origin_of(request)
         rules = self._rules.get(origin)
-        if rules is not None and self._now() < rules.valid_until:
+        if rules is not None and _now() < rules.valid_until:
             self._rules.move_to_end(origin)
             return rules.parser
         rules = None
@@ -139,9 +251,9 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 rules = await self._follow(loading, request)
         return rules.parser
 
-    async def _lead(self, origin: str, request: Request) -> Rules:
+    async def _lead(self, origin: str, request: Request) -> SiteRules:
         """Read the file, for all waiting requests."""
-        loaded: asyncio.Future[Rules | None] = asyncio.get_running_loop().create_future()
+        loaded: asyncio.Future[SiteRules | None] = asyncio.get_running_loop().create_future()
         self._loading[origin] = Loading(request, loaded)
         try:
             rules = self._rules[origin] = await self._load(origin, request)
@@ -152,65 +264,46 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
             return rules
         except Exception as error:
             loaded.set_exception(error)
-            loaded.exception()  # retrieved, even if nobody waits
+            loaded.exception()  # retrieved, even if no request waits
             raise
         finally:
             del self._loading[origin]
             if not loaded.done():
                 loaded.set_result(None)
 
-    async def _follow(self, loading: Loading, request: Request) -> Rules | None:
-        with self._admissions.needing(request, self._admissions.of(loading.leader)):
+    async def _follow(self, loading: Loading, request: Request) -> SiteRules | None:
+        with self._admissions.needing(request, self._admissions.admission_of(loading.leader)):
             return await asyncio.shield(loading.rules)
 
-    async def _load(self, origin: str, request: Request) -> Rules:
-        known = self._rules.get(origin)
+    async def _load(self, origin: str, request: Request) -> SiteRules:
+        before = self._rules.get(origin)
         try:
-            if self._shared is None:
-                failures = known.failures if known else 0
-                fetched = await self._fetch(origin, RobotsTxt(failures=failures))
-            else:
-                await self._crawl.opened()
-                while_waiting = partial(self._admissions.needing, request)
-                fetch = partial(self._fetch, origin)
-                fetched = await self._shared.get(origin, fetch, while_waiting)
+            known = await self._files.find_file(origin)
+            if known is None:
+                known = await self._downloader.download(origin, before.failures if before else 0)
+        except KnownByNowError as error:
+            known = error.known
         except SpiderClosingError as error:
             raise ClosedError(str(error)) from None
         except NotAllowedError:  # our own error, not a middleware's decision
             raise
-        except IgnoreRequest:  # a user's middleware let nobody ask: as in Scrapy
-            return Rules(None, self._now() + MAX_AGE_S)
-        if fetched.by_another:
-            self._crawl.emit(RobotsTxtReused())
-        return await self._apply(origin, fetched, request, known)
-
-    async def _fetch(self, origin: str, before: RobotsTxt | None) -> Fetched:
-        """Ask the site for the file."""
-        begun = self._now()
-        failures = before.failures if before else 0
-        robotstxt, is_cached = await self._downloader.download(origin, failures)
-        if robotstxt.problem:
-            doublings = min(robotstxt.failures - 1, 60)
-            valid = min(self._backoff.start * 2**doublings, self._backoff.most)
-        else:
-            valid = MAX_AGE_S - (self._now() - begun)
-        return Fetched(robotstxt, valid, for_others=not is_cached)
+        except IgnoreRequest:  # a user's middleware forbade the request: as in Scrapy
+            return SiteRules(None, _now() + MAX_AGE_S)
+        return await self._apply(origin, known, request, before)
 
     async def _apply(
-        self, origin: str, fetched: Fetched, request: Request, known: Rules | None
-    ) -> Rules:
+        self, origin: str, known: Known, request: Request, before: SiteRules | None
+    ) -> SiteRules:
         """The rules of a robots.txt. Logs a first failure to read it, and the end of failures."""
-        robotstxt = fetched.robotstxt
-        valid_until = self._now() + fetched.valid
-        parser, problem = self._parse(robotstxt)
+        parser, problem = self._parse(known.robotstxt)
         if parser is not None:
             await self.crawler.signals.send_catch_log_async(
                 signals.robots_parsed, robotparser=parser, request=request
             )
-            if known is not None and known.failures:
+            if before is not None and before.failures:
                 logger.info("The robots.txt of %s can be read again.", origin)
-            return Rules(parser, valid_until)
-        if known is None or not known.failures:
+            return SiteRules(parser, known.valid_until)
+        if before is None or not before.failures:
             logger.warning(
                 "The robots.txt of %s cannot be read (%s). Until it can, its requests are %s "
                 "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is asked for again after %g s, then after "
@@ -218,12 +311,12 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 origin,
                 problem,
                 "allowed" if self._allows_unreachable else "forbidden",
-                fetched.valid,
-                self._backoff.most,
+                round(known.valid_until - _now(), 1),
+                self._crawl.settings.backoff.most,
             )
-        failures = max(1, robotstxt.failures)
+        failures = max(1, known.robotstxt.failures)
         parser = None if self._allows_unreachable else self._parser_of_unreadable
-        return Rules(parser, valid_until, failures)
+        return SiteRules(parser, known.valid_until, failures)
 
     def _parse(self, robotstxt: RobotsTxt) -> tuple[RobotParser | None, str]:
         """The file's parser, or None and the reason."""
@@ -234,102 +327,148 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         except Exception as error:  # a broken file must not let all requests through
             return None, f"its parser failed: {text_of(error)}"
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
 
 MAX_REDIRECTS = 5
 """RFC 9309 (2.3.1.2): at least five redirects are followed, also to other hosts."""
 MAX_DECOMPRESSED_BYTES = 8 * 1024 * 1024
 """Of a compressed file; at most `MAX_BYTES` of its compressed form are read."""
 MAX_PROBLEM_CHARS = 200
-READING_KEY = "semaphore_robotstxt"
-"""In the meta of requests for robots.txt: a `Reading`. The requests never leave this process."""
 
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """The bytes of a response read so far."""
+    """One reading of a site's robots.txt, in the meta of its requests (a `SharedRequest`)."""
 
+    files: SharedFiles
+    backoff: Backoff
+    origin: str
+    failures: int
+    """Failed readings in a row before this one."""
+    begun: float
+    """On the loop's clock."""
+    redirects_left: int = MAX_REDIRECTS
     size: int = 0
+    """Bytes of the present response read so far."""
+    has_begun: bool = False
+    """True once any bytes were read."""
+
+    async def look(self) -> None:
+        """Raise `KnownByNowError` if another node has put the file into the cache meanwhile."""
+        if known := await self.files.find_file(self.origin):
+            raise KnownByNowError(known)
+
+    def on_response(self, response: Response) -> None:
+        """Share the file, unless the response is a redirect or comes from the HTTP cache."""
+        if self.target_of(response) is None and "cached" not in response.flags:
+            self.files.put_file(self.origin, self.known(self.robotstxt_in(response)))
+
+    def target_of(self, response: Response) -> str | None:
+        """The target of the response's redirect; None if it is the last one of this reading."""
+        return _target_of(response) if self.redirects_left else None
+
+    def robotstxt_in(self, response: Response) -> RobotsTxt:
+        """The robots.txt in the last response: a file, no file, or a problem."""
+        status = response.status
+        if 200 <= status < 300:
+            return RobotsTxt.of_body(response.body, status)
+        if 300 <= status < 500:  # a redirect here is one too many, or has no target
+            return RobotsTxt(status=status)
+        return self.failed(response_status_message(status), status)
+
+    def failed(self, problem: str, status: int = 0) -> RobotsTxt:
+        """The robots.txt after a failed reading, for this reason."""
+        return RobotsTxt(status=status, problem=problem, failures=self.failures + 1)
+
+    def known(self, robotstxt: RobotsTxt) -> Known:
+        """The result of this reading: a file is valid for a day since its beginning."""
+        if not robotstxt.problem:
+            return Known(robotstxt, self.begun + MAX_AGE_S)
+        doublings = min(robotstxt.failures - 1, 60)
+        return Known(robotstxt, _now() + min(self.backoff.start * 2**doublings, self.backoff.most))
 
 
 class RobotsTxtDownloader:
     """Downloads robots.txt files for a crawler, and counts them in Scrapy's stats."""
 
-    def __init__(self, crawler: Crawler, priority: int) -> None:
+    def __init__(self, crawler: Crawler, priority: int, files: SharedFiles) -> None:
         self._crawler = crawler
+        self._crawl = crawl_of(crawler)
         self._priority = priority
+        self._files = files
         self._under_way = 0
 
-    async def download(self, origin: str, failures: int) -> tuple[RobotsTxt, bool]:
-        """Ask the site for its robots.txt, after `failures` failed readings in a row; True if the
-        HTTP cache had the response, of any age. Runs in the task of a waiting request's `fetch`.
+    async def download(self, origin: str, failures: int) -> Known:
+        """Ask the site for its robots.txt, after `failures` failed readings in a row. Runs in the
+        task of a waiting request's `fetch`.
 
-        Raises our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest` if a middleware
-        let nobody ask: neither says anything of the site.
+        Raises `KnownByNowError`, our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest`
+        if a middleware forbade the request: none of them is the site's fault.
         """
-        readings: list[Reading] = []
+        reading = Reading(self._files, self._crawl.settings.backoff, origin, failures, _now())
         count = self._crawler.stats.inc_value
+        is_cached = False
         try:
-            response = await self._follow(f"{origin}/robots.txt", readings)
+            response = await self._follow(reading)
         except SemaphoreError:
             raise
         except Exception as error:
             if isinstance(error, IgnoreRequest):
-                if not any(reading.size for reading in readings):
+                if not reading.has_begun:
                     raise
             else:
                 count(f"robotstxt/exception_count/{type(error)}")  # as Scrapy writes it
-            count("robotstxt/request_count")
-            return RobotsTxt(problem=text_of(error), failures=failures + 1), False
+            robotstxt = reading.failed(text_of(error))
+        else:
+            count("robotstxt/response_count")
+            count(f"robotstxt/response_status_count/{response.status}")
+            robotstxt = reading.robotstxt_in(response)
+            is_cached = "cached" in response.flags
         count("robotstxt/request_count")
-        count("robotstxt/response_count")
-        count(f"robotstxt/response_status_count/{response.status}")
-        return _robotstxt_in(response, failures), "cached" in response.flags
+        if not is_cached:
+            self._crawl.semaphore.emit(
+                RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text
+            )
+        return reading.known(robotstxt)
 
-    async def _follow(self, url: str, readings: list[Reading]) -> Response:
+    async def _follow(self, reading: Reading) -> Response:
         """The response after at most `MAX_REDIRECTS` redirects."""
-        response = await self._get(url, readings)
-        for _ in range(MAX_REDIRECTS):
-            target = _target_of(response)
-            if target is None:
-                break
-            response = await self._get(target, readings)
+        response = await self._get(f"{reading.origin}/robots.txt", reading)
+        while target := reading.target_of(response):
+            reading.redirects_left -= 1
+            response = await self._get(target, reading)
         return response
 
-    async def _get(self, url: str, readings: list[Reading]) -> Response:
-        readings.append(Reading())
+    async def _get(self, url: str, reading: Reading) -> Response:
         meta = {
             "dont_obey_robotstxt": True,
             "dont_redirect": True,  # `_follow` follows redirects, even if the crawl does not
             "allow_offsite": True,  # the target of a redirect is not crawled
-            READING_KEY: readings[-1],
+            SHARED_KEY: reading,
         }
         request = Request(url, priority=self._priority, meta=meta, callback=NO_CALLBACK)
-        connect, disconnect = self._crawler.signals.connect, self._crawler.signals.disconnect
+        crawler_signals = self._crawler.signals
         if not self._under_way:  # a handler slows down each part of each response
-            connect(self._limit_size, signals.bytes_received)
+            crawler_signals.connect(self._limit_size, signals.bytes_received)
         self._under_way += 1
         try:
             return await self._crawler.engine.download_async(request)
         finally:
             self._under_way -= 1
             if not self._under_way:
-                disconnect(self._limit_size, signals.bytes_received)
+                crawler_signals.disconnect(self._limit_size, signals.bytes_received)
 
     def prepare(self, request: Request) -> None:
         """Lift the size limit of a request for a robots.txt: only the beginning of the file is
         read. Called when a request enters the downloader middlewares.
         """
-        if reading := request.meta.get(READING_KEY):
+        if reading := request.meta.get(SHARED_KEY):
             reading.size = 0
             request.meta["download_maxsize"] = 0
 
     def _limit_size(self, data: bytes, request: Request, **_: Any) -> None:
-        reading = request.meta.get(READING_KEY)
+        reading = request.meta.get(SHARED_KEY)
         if reading is not None:
+            reading.has_begun = True
             reading.size += len(data)
             # From here on, the limit holds for the decompressed body.
             request.meta["download_maxsize"] = MAX_DECOMPRESSED_BYTES
@@ -347,16 +486,6 @@ def _target_of(response: Response) -> str | None:
         return target if urlsplit(target).scheme in ("http", "https") else None
     except ValueError:
         return None
-
-
-def _robotstxt_in(response: Response, failures: int) -> RobotsTxt:
-    """The robots.txt in a response: a file, no file, or a problem."""
-    status = response.status
-    if 200 <= status < 300:
-        return RobotsTxt.of_body(response.body, status)
-    if 300 <= status < 500:  # of redirects: too many, or one that leads nowhere
-        return RobotsTxt(status=status)
-    return RobotsTxt(status=status, problem=response_status_message(status), failures=failures + 1)
 
 
 def text_of(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""From a request to its scopes: the names of the semaphores whose permits it needs."""
+"""The scopes of a request: the names of the semaphores it needs permits from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from scrapy import Request
@@ -26,16 +26,12 @@ from semaphore_middleware.model.hosts import (
 )
 from semaphore_middleware.model.limits import Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed
-from semaphore_middleware.scrapy import throttling
-
-if TYPE_CHECKING:
-    from semaphore_middleware.scrapy.addresses import Addresses
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
 KINDS = ("host", *PREFIXED_KINDS, ALL)
 """The kinds of scopes for `SEMAPHORE_SCOPES`, besides callables."""
-OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY, throttling.SKIP_KEY, throttling.SCOPES_KEY))
+OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
 MAX_SCOPE_CHARS = 1000
 """Of a scope's name: each call sends it, and the server and all nodes keep it."""
 MAX_NAMES = 10
@@ -58,6 +54,24 @@ Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 """A user's own function: from a request to the names of its scopes."""
 
 
+class LookUp(Protocol):
+    """A kind of scopes known only after a look-up of the host, such as `ip`."""
+
+    kind: str
+    """Its scopes are named `<kind>:...`."""
+
+    def applies_to(self, request: Request) -> bool:
+        """True if the request has a scope of this kind."""
+
+    def scope_of(self, host: str) -> str | None:
+        """The scope of a host; None if it was not looked up yet."""
+
+    async def look_up(self, request: Request) -> tuple[object, Exception | None]:
+        """Look up a request's scope, if it has one of this kind. The scope is known as long as the
+        first result is kept; the second is an error to be raised instead of the transfer.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Scopes:
     """The permits needed by a request, in the order of taking them."""
@@ -67,11 +81,12 @@ class Scopes:
     slot_names: tuple[str, ...] = ()
     """The scopes, by names fit for file names."""
     slot: str = ""
-    """The queue slot of such requests: all slot names but addresses, as far as there is room."""
+    """The queue slot of such requests: all slot names but looked-up ones, as far as there is room.
+    """
 
     @property
     def site(self) -> int | None:
-        """The index of the site's scope, for which its robots.txt and its answers speak."""
+        """The index of the site's scope: its answers and its robots.txt concern that one."""
         return site_index(tuple([name for name, _ in self.limits]))
 
 
@@ -82,37 +97,39 @@ class ScopeFinder:
     """Finds the scopes of requests, by the kinds and callables of `SEMAPHORE_SCOPES`.
 
     Scopes without a limit are left out. The default limit applies to the first kind listed; scopes
-    of other kinds have a limit only if `SEMAPHORE_LIMITS` names them. `ip` needs `addresses`.
+    of other kinds have a limit only if `SEMAPHORE_LIMITS` names them. `look_up` finds the scopes of
+    its kind.
     """
 
     def __init__(
         self,
         kinds: Sequence[str | Namer],
         limits: LimitTable,
-        addresses: Addresses | None = None,
+        look_up: LookUp | None = None,
     ) -> None:
         self._kinds = kinds
         self._limits = limits
-        self._addresses = addresses
+        self.look_up = look_up
+        """None: no scope needs a look-up."""
+        has_slots = look_up is not None and limits.names_kind(look_up.kind)
+        self._look_up_in_slots = look_up if has_slots else None
+        """Its scopes are parts of slots, by their hosts."""
         if "domain" in kinds:
             self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
-        self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
-        self.looks_up = addresses is not None
-        """True if scopes of some requests are known only after `resolve`."""
 
     def scopes_of(self, request: Request) -> Scopes:
-        """The scopes of a request; none if `find` raises. This is also called where an error would
-        end the crawl.
+        """The scopes of a request; none if `find_scopes` raises, as an error would end the crawl
+        where this is called.
         """
         try:
-            return self.find(request)
+            return self.find_scopes(request)
         except SettingsError:
             return NO_SCOPES
 
-    def find(self, request: Request) -> Scopes:
+    def find_scopes(self, request: Request) -> Scopes:
         """The scopes of a request, possibly none.
 
         Raises `SettingsError` with the request if its meta or a callable gives invalid names, or
@@ -122,14 +139,13 @@ class ScopeFinder:
         url = urlparse_cached(request)
         if self._needs_only_host and OUR_KEYS.isdisjoint(meta):
             return self._scopes_of_site(url.scheme, url.netloc)
-        skip, given, key = meta.get(SKIP_KEY), meta.get(SCOPE_KEY), SCOPE_KEY
+        skip = meta.get(SKIP_KEY)
+        given = meta.get(SCOPE_KEY)
         if not isinstance(skip, int | None):  # the text "False" is true
             raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
-        if given is None:
-            given, key = meta.get(throttling.SCOPES_KEY), throttling.SCOPES_KEY
         if given is not None:
-            names = _check_names(given, f"{request}: meta[{key!r}]", least=1)
-        if meta.get(throttling.SKIP_KEY) if skip is None else skip:
+            names = _check_names(given, f"{request}: meta[{SCOPE_KEY!r}]", least=1)
+        if skip:
             return NO_SCOPES
         if given is not None:
             return self._with_limits(tuple((name, self._has_default(name)) for name in names))
@@ -137,64 +153,43 @@ class ScopeFinder:
         host = _host_in(url.scheme, url.netloc)
         return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
 
-    async def resolve(self, request: Request) -> object:
-        """Look up the address of a request's host for `find`, if its scopes depend on the address.
-        The address is known as long as the result is kept.
-
-        Raises Scrapy's `CannotResolveHostError`.
-        """
-        if self._addresses is None or not self._has_address(request):
-            return None
-        return await self._addresses.resolve(_host_of(request))
-
     def slot_of(self, request: Request) -> str:
         """The queue slot of a request, the same on all nodes: its scopes, as far as they are known
-        before its `fetch`. A scope of its address appears as `ip:` and its host.
+        before its `fetch`. One that is looked up appears as its kind and the host.
         """
         slot = self.scopes_of(request).slot
-        if slot and not self._limits_addresses:
+        look_up = self._look_up_in_slots
+        if slot and look_up is None:
             return slot
-        host = _host_of(request)
-        if self._limits_addresses and self._has_address(request):
-            return _slot((slot, _slot_name(f"ip:{host}")) if slot else (_slot_name(f"ip:{host}"),))
+        host = host_of(request)
+        if look_up is not None and look_up.applies_to(request):
+            name = _slot_name(f"{look_up.kind}:{host}")
+            return _slot((slot, name)) if slot else name
         return slot or _slot_name(host)
 
     def names_in(self, slot: str) -> Iterable[str]:
-        """The scopes of a slot. `ip:` and a host stand for the scope of the host's address, left
-        out if that is not known yet.
-        """
+        """The scopes of a slot, as far as they have been looked up."""
         names = slot.split(SEPARATOR)
-        if not self._limits_addresses:
+        look_up = self._look_up_in_slots
+        if look_up is None:
             return names
+        prefix = f"{look_up.kind}:"
         known = (
-            self.address_scope(name.removeprefix("ip:")) if name.startswith("ip:") else name
+            look_up.scope_of(name.removeprefix(prefix)) if name.startswith(prefix) else name
             for name in names
         )
         return [name for name in known if name is not None]
 
-    def address_scope(self, host: str) -> str | None:
-        """The scope of a host's address; None if the address is not known."""
-        address = self._addresses.of(host) if self._addresses is not None else None
-        return f"ip:{address}" if address else None
-
-    def _has_address(self, request: Request) -> bool:
-        """True if the address is one of the request's scopes; never if a proxy looks it up."""
-        meta = request.meta
-        return (
-            "ip" in self._kinds
-            and not (meta.get(SKIP_KEY) or meta.get("proxy") or meta.get(SCOPE_KEY) is not None)
-            and urlparse_cached(request).scheme in ("http", "https")
-        )
-
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
         """Names, each with True if the default limit applies to it."""
+        look_up = self.look_up
         for index, kind in enumerate(self._kinds):
             names: Iterable[str | None]
             if not isinstance(kind, str):
                 names = _ask(kind, request)
-            elif kind == "ip":
-                known = self._has_address(request)
-                names = (self.address_scope(normal_host(host)) if known else None,)
+            elif look_up is not None and kind == look_up.kind:
+                applies = look_up.applies_to(request)
+                names = (look_up.scope_of(normal_host(host)) if applies else None,)
             elif kind == "proxy":
                 names = (_proxy_of(request),)
             else:
@@ -230,12 +225,13 @@ class ScopeFinder:
                 limits[name] = limit
         in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
         slot_names = tuple(_slot_name(name) for name, _ in in_order)
-        in_slot = (slot_name for slot_name in slot_names if kind_of(slot_name) != "ip")
+        looked_up = self.look_up.kind if self.look_up is not None else None
+        in_slot = (slot_name for slot_name in slot_names if kind_of(slot_name) != looked_up)
         return Scopes(in_order, slot_names, _slot(tuple(in_slot)))
 
 
 def _host_in(scheme: str, netloc: str) -> str | None:
-    """The host in a part of a URL; None if it is no site, as in file://localhost/."""
+    """The host in a part of a URL; None if it is not a site, as in file://localhost/."""
     return None if scheme == "file" else SplitResult(scheme, netloc, "", "", "").hostname
 
 
@@ -250,8 +246,8 @@ def _slot(slot_names: tuple[str, ...]) -> str:
 
 
 def _slot_name(scope: str) -> str:
-    """The scope, or a digest if the scope makes no good file name: under JOBDIR the queue names
-    its files after slots.
+    """The scope if it is fit for file names, else its digest: under JOBDIR the queue names its
+    files after slots.
     """
     if len(encoded(scope)) <= MAX_SLOT_NAME_BYTES and scope.isprintable() and "+" not in scope:
         return scope
@@ -299,10 +295,10 @@ def _proxy_of(request: Request) -> str | None:
         return None
     try:
         url = urlsplit(add_http_if_no_scheme(given))
-        host, port = normal_host(url.hostname or ""), url.port
+        host = normal_host(url.hostname or "")
+        port = url.port or PROXY_PORTS.get(url.scheme, 80)
     except ValueError:  # Scrapy reports the error
         return None
-    port = port or PROXY_PORTS.get(url.scheme, 80)
     return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
 
 
@@ -316,16 +312,17 @@ def origin_of(request: Request) -> str:
 
 
 def drop_scope_of_other_host(new: Request, request: Request) -> None:
-    """Remove our keys from a request to another host that the `fetch` of `request` has returned:
+    """Remove our keys from a request to another host, returned by the `fetch` of `request`:
     redirects copy meta, but the keys were meant for one host.
     """
-    if _host_of(new) != _host_of(request):
+    if host_of(new) != host_of(request):
         for key in (SKIP_KEY, SCOPE_KEY):
             if key in new.meta and new.meta[key] == request.meta.get(key):
                 del new.meta[key]
 
 
-def _host_of(request: Request) -> str:
+def host_of(request: Request) -> str:
+    """The host of a request, in its usual spelling; empty if it has none."""
     return normal_host(urlparse_cached(request).hostname or "")
 
 

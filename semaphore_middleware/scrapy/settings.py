@@ -14,25 +14,22 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.history import parse_period
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS
-from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
-from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.model.options import NodeOptions, check_job
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
     check_number,
-    check_prefix,
     check_truth,
     did_you_mean,
     not_allowed,
+    parse_period,
 )
 from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
-from semaphore_middleware.scrapy.throttling import concurrency_setting, log_both
 
 if TYPE_CHECKING:
     from scrapy.http import Response
@@ -57,9 +54,9 @@ class Setting:
     check: Callable[..., Any]
     """From a value and the setting's name to the checked value. Raises `SettingsError`."""
     unset: tuple[Any, ...] = (None,)
-    """Values that stand for the default."""
+    """Values read as the default."""
     bounds: Callable[[BaseSettings], Mapping[str, Any]] = lambda _: {}
-    """Arguments of the check that follow from other settings."""
+    """Arguments of the check derived from other settings."""
 
     def read(self, settings: BaseSettings) -> Any:
         """The checked value. Raises `SettingsError` with the name of the setting."""
@@ -105,7 +102,7 @@ def _scopes(value: Any, where: str) -> tuple[str | Namer, ...]:
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not given:
         raise not_allowed(value, where, ALLOWED_SCOPES)
-    kinds = tuple(_scope_kind(one, where) for one in given)
+    kinds = tuple(_scope_kind(kind, where) for kind in given)
     if None in kinds:
         raise not_allowed(value, where, ALLOWED_SCOPES)
     return cast("tuple[str | Namer, ...]", kinds)
@@ -146,7 +143,7 @@ def _statuses(value: Any, where: str) -> frozenset[int]:
         raise not_allowed(value, where, allowed) from None
 
 
-def _judge(value: Any, where: str) -> Callable[[Response], object]:
+def _function_of_response(value: Any, where: str) -> Callable[[Response], object]:
     allowed = "a function from a response to True, False or seconds, or the path of one"
     try:
         function = load_object(value)
@@ -154,8 +151,7 @@ def _judge(value: Any, where: str) -> Callable[[Response], object]:
         raise SettingsError(f"{where} = {value!r}: {error}; allowed is {allowed}") from None
     if not callable(function) or iscoroutinefunction(function):
         raise not_allowed(value, where, allowed)
-    judge: Callable[[Response], object] = function
-    return judge
+    return cast("Callable[[Response], object]", function)
 
 
 def _dict(value: Any, where: str) -> Mapping[str, Any]:
@@ -212,10 +208,8 @@ _ROWS = (
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_START_TIMEOUT", None, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
-    Setting("SEMAPHORE_PREFIX", "semaphore", check_prefix),
     Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
-    Setting("SEMAPHORE_WEIGHT", 1.0, check_weight),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds),
     Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth),
@@ -224,13 +218,18 @@ _ROWS = (
     Setting("SEMAPHORE_BACKOFF_START", 1.0, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds, bounds=_backoff_bounds),
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count),
-    Setting("SEMAPHORE_BACKOFF_WHEN", None, _judge, EMPTY),
+    Setting("SEMAPHORE_BACKOFF_WHEN", None, _function_of_response, EMPTY),
     Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds),
     Setting("SEMAPHORE_HISTORY", "7d", parse_period),
     Setting("SEMAPHORE_METRICS_PORT", None, _port, EMPTY),
     Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, EMPTY),
 )
-SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
+_OF_NODE = (
+    Setting(f"SEMAPHORE_{row.name.upper()}", row.default, row.metadata["check"])
+    for row in fields(NodeOptions)
+    if row.name not in ("backoff", "metrics")  # which are made of several
+)
+SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*_OF_NODE, *_ROWS)}
 
 
 # The settings of a crawl -------------------------------------------------------------------------
@@ -253,7 +252,7 @@ class SemaphoreSettings(NodeOptions):
     acquire_timeout: float | None
     start_timeout: float | None
     node: str
-    """Empty: named after the first spider of the process, and its job."""
+    """Empty: named after the spider and its job."""
     obey_crawl_delay: bool
     max_crawl_delay: float
     robotstxt_shared: bool
@@ -261,8 +260,6 @@ class SemaphoreSettings(NodeOptions):
     backoff_codes: frozenset[int]
     backoff_times: int
     backoff_when: Callable[[Response], object] | None
-    metrics_port: int | None
-    metrics_host: str
     concurrent_requests: int
     """Of this node, at all sites; 0: any number."""
 
@@ -281,10 +278,7 @@ class SemaphoreSettings(NodeOptions):
             for name, setting in SETTINGS.items()
         }
         ours["url"], ours["url_from"] = server_of(settings)
-        slots = {
-            name: _dict(settings.get(name), name)
-            for name in ("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")
-        }
+        slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS")
         default = _default_limit(settings)
         first = ours["scopes"][0]
         first_kind = first if isinstance(first, str) else "name"
@@ -293,6 +287,8 @@ class SemaphoreSettings(NodeOptions):
         )
         at_once = "CONCURRENT_REQUESTS"
         ours["concurrent_requests"] = _count(settings.get(at_once), at_once)
+        port = ours["metrics_port"]
+        ours["metrics"] = None if port is None else (ours["metrics_host"], port)
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls)})
 
@@ -307,14 +303,15 @@ def is_enabled(settings: BaseSettings) -> bool:
 
 def _default_limit(settings: BaseSettings) -> Limit:
     """The limit in Scrapy's own settings; with the add-on it holds for all nodes together."""
-    name = concurrency_setting(settings)
+    name = "CONCURRENT_REQUESTS_PER_DOMAIN"
     concurrency = check_integer(settings.get(name), name, least=1, text=True)
     return Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), _jitter(settings))
 
 
 def _jitter(settings: BaseSettings) -> float:
     """The jitter, as in Scrapy 2.19: the older of its two settings counts at a higher priority."""
-    old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
+    old = "RANDOMIZE_DOWNLOAD_DELAY"
+    new = "DOWNLOAD_DELAY_JITTER"
     if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
         return 0.5 if check_truth(settings.get(old), old, text=True) else 0.0
     return min(1.0, _number(settings, new, 0.5))
@@ -347,11 +344,11 @@ def log_start(node: str, server: str, is_embedded: bool, limits: LimitTable) -> 
 
 
 ENVIRONMENT = ("SEMAPHORE_EMBEDDED_DIRECTORY", "SEMAPHORE_TOKEN")
-"""Names that are read from the environment alone."""
+"""Names read from the environment alone."""
 
 
 def unknown_names(names: Iterable[str]) -> Iterator[str]:
-    """For each name that begins like our settings and is none of them, a line that says so."""
+    """A line for each unknown name with the prefix of our settings."""
     for name in names:
         if name.startswith("SEMAPHORE_") and name not in SETTINGS:
             is_read = name in ENVIRONMENT
@@ -365,7 +362,6 @@ def warn_of_mistakes(
     """Warn of allowed settings with a probable mistake."""
     for mistake in unknown_names(sorted(settings)):
         logger.warning(mistake)
-    log_both(settings, dict(limits.exact))
     for kind in (*PREFIXED_KINDS, ALL):
         if limits.names_kind(kind) and kind not in scopes:
             logger.warning(

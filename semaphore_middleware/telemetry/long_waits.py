@@ -1,4 +1,4 @@
-"""Explains in the log why requests wait for long, and whose limit they keep to."""
+"""Log lines about long waits: their reasons, and limits stricter than this node's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 LONG_WAIT_S = 60.0  # a wait this long is explained
 FIRST_LOOK_S = 3.0  # a wait this long is, in this node's first lease, if a node is gone
-GONE = 0.6  # of a lease: a node that renews its leases has more left
+GONE = 0.6  # of a lease: a living node's lease always has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
 NAMED_HOLDERS_MAX = 5  # nodes named in a line
 SITES_MAX = 50  # with a stricter limit; fleets with limits of their own may differ at each site
@@ -31,33 +31,33 @@ RETRY_S = 1.0  # until the server is asked again for these
 
 
 class Explaining(Observer):
-    """Looks at the server for what it says in the log: a call for each line."""
+    """Base of the observers below: each line they log is the result of a call to the server."""
 
     def __init__(self) -> None:
-        self._looks: set[asyncio.Task[None]] = set()
+        self._explanations: set[asyncio.Task[None]] = set()
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
         self._semaphore = semaphore
 
     def _begin(self, explaining: Coroutine[None, None, None]) -> None:
-        look = asyncio.ensure_future(explaining)
-        self._looks.add(look)
-        look.add_done_callback(self._looks.discard)
+        task = asyncio.ensure_future(explaining)
+        self._explanations.add(task)
+        task.add_done_callback(self._explanations.discard)
 
     async def close(self) -> None:
-        for look in self._looks:
-            look.cancel()
-        await asyncio.gather(*self._looks, return_exceptions=True)
+        for task in self._explanations:
+            task.cancel()
+        await asyncio.gather(*self._explanations, return_exceptions=True)
 
 
 class LongWaits(Explaining):
-    """Logs why a request has waited for a minute: who holds the permits, or what else delays it.
+    """Logs the reason for each wait of a minute: the holders of the permits, or another delay.
 
     One line explains all requests waiting for the scope at that time; no request is explained
     twice. This costs a timer per scope.
     """
 
-    hears = (PermitWaiting,)
+    kinds = (PermitWaiting,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class LongWaits(Explaining):
 
     @property
     def _least_wait(self) -> float:
-        """How long a wait is before its cause is looked for."""
+        """Seconds of waiting before an explanation."""
         now = asyncio.get_running_loop().time()
         if self._first_lease_ends == 0.0:
             self._first_lease_ends = now + self._semaphore.admin.lease
@@ -113,7 +113,7 @@ class LongWaits(Explaining):
         self._look_in(next_look, scope)
 
     def _gone(self, seen: Inspection) -> Iterator[str]:
-        """Who holds permits, and has not called for long."""
+        """A sentence for each node with permits and without a recent call."""
         for member in seen.members:
             if member.held and member.lease_left < GONE * self._semaphore.admin.lease:
                 yield (
@@ -122,7 +122,7 @@ class LongWaits(Explaining):
                 )
 
     def _asked_at(self, scope: str) -> Iterator[float]:
-        """When this process's requests waiting for the scope asked, on the loop's clock."""
+        """Loop times at which waiting requests of this process asked for the scope."""
         now = asyncio.get_running_loop().time()
         for permit in self._semaphore.permits():
             if permit.scope == scope and not permit.held:
@@ -136,13 +136,13 @@ class LongWaits(Explaining):
 
 
 class StricterLimits(Explaining):
-    """Logs, once for each site, that a limit stricter than this node's is in force, and whose.
+    """Logs, once for each site, a limit stricter than this node's, and the nodes asking for it.
 
-    A fleet that one visitor with a stricter limit slows down would look healthy otherwise: nothing
-    fails.
+    Without this line, a fleet slowed down by one node with a stricter limit would look healthy:
+    nothing fails.
     """
 
-    hears = (LimitOverruled,)
+    kinds = (LimitOverruled,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class StricterLimits(Explaining):
             except SemaphoreError:  # the session logs an unreachable server
                 await asyncio.sleep(RETRY_S)
         others = [member for member in seen.strictest if member.node != self._semaphore.node]
-        if not others:  # it has left meanwhile
+        if not others:  # the node with the stricter limit has left meanwhile
             self._named.discard(scope)
             return
         logger.warning(
@@ -175,30 +175,32 @@ class StricterLimits(Explaining):
         )
 
 
-# Words ----------------------------------------------------------------------------------------
+# Text -----------------------------------------------------------------------------------------
 
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
-    """Why requests of a scope wait, in one line. `here`: the waiting requests of this node."""
-    waiting = max(seen.waiting, here)  # the server hears of a node's further requests a turn later
+    """The reason for a scope's waits, in one line. `here`: this node's waiting requests."""
+    waiting = max(seen.waiting, here)  # the server learns of further requests a turn later
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",
             f"On all nodes {waiting} wait for one, on this node {here}.",
             _limit(seen),
             _holders(seen),
-            *_reasons(seen),
+            seen.why or "Permits are free, so its turn is now.",
         )
     )
 
 
 def _limit(seen: Inspection) -> str:
-    limit = f"The limit is {seen.limit or 'unknown'}"
+    parts = [f"The limit is {seen.limit or 'unknown'}"]
     if seen.limit and seen.limit_max and seen.limit_max > seen.limit:
-        limit += f", of at most {seen.limit_max}, as the site's answers want it"
-    if seen.set_by and not seen.paused:
-        limit += f", and {seen.set_by} has set a rule"
-    return f"{limit}."
+        parts.append(f"of at most {seen.limit_max}")
+    if seen.force.further:
+        parts.append(seen.force.further)
+    if seen.set_by:
+        parts.append(f"and {seen.set_by} has set a rule")
+    return f"{', '.join(parts)}."
 
 
 def _holders(seen: Inspection) -> str:
@@ -213,29 +215,6 @@ def _holders(seen: Inspection) -> str:
 
 def _some(nodes: Sequence[str], most: int) -> str:
     """The first nodes, and how many more there are."""
+    named = ", ".join(nodes[:most])
     more = len(nodes) - most
-    return ", ".join([*nodes[:most], *([f"{more} more nodes"] if more > 0 else [])])
-
-
-def _reasons(seen: Inspection) -> Iterator[str]:
-    """Reasons to wait, other than a lack of free permits."""
-    if seen.paused:
-        yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
-    if seen.down_for is not None:
-        yield f"The site is down: it has not responded for {seen.down_for:.0f} s."
-    if seen.backoff_left:
-        left = f"{seen.backoff_left:.0f} s"
-        yield (
-            "The site refused a request, did not respond or asked for a pause, so nothing starts "
-            f"there for another {left}."
-        )
-    if seen.delay:
-        yield f"Requests start {seen.delay:.3g} s apart."
-    if seen.rate:
-        yield f"Requests start at a rate of at most {seen.rate}."
-    free = seen.limit is not None and seen.held < seen.limit
-    if free and not (seen.paused or seen.backoff_left or seen.delay or seen.rate):
-        yield (
-            "Permits are free, so its turn is now; or the server has lost its data, and waits "
-            "until all that were granted before are over."
-        )
+    return f"{named}, {more} more nodes" if more > 0 else named

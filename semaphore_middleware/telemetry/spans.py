@@ -1,4 +1,4 @@
-"""A span of OpenTelemetry for each wait. Import it only where opentelemetry-api is installed."""
+"""OpenTelemetry spans of waits. Import this module only where opentelemetry-api is installed."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from semaphore_middleware.core.observer import (
 
 
 class WaitSpans(Observer):
-    """Records a span for each request that waited for its permit, from asking to the grant.
+    """Records a span for each wait for a permit, from asking to the grant.
 
-    Spans of requests that gave up, or whose site is down, have the status ERROR. Without an SDK
-    set up in the process, OpenTelemetry records nothing.
+    The status is ERROR if the request gave up, or if its site is down. Without an SDK set up in the
+    process, OpenTelemetry records nothing.
     """
 
-    hears = (PermitGranted, AcquireTimedOut, FailedAtOnce)
+    kinds = (PermitGranted, AcquireTimedOut, FailedAtOnce)
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
         self._node = semaphore.node
         self._tracer = get_tracer("scrapy-semaphore")
 
     def on_event(self, event: Event) -> None:
-        assert isinstance(event, self.hears)
-        permit, is_granted = event.permit, isinstance(event, PermitGranted)
+        assert isinstance(event, self.kinds)
+        permit = event.permit
+        is_granted = isinstance(event, PermitGranted)
         if is_granted and not permit.waited:
             return
         now_ns = time.time_ns()
         span = self._tracer.start_span(
             "wait for a permit",
-            Context(),  # not the one of whoever was granted it or gave it back
+            Context(),  # not that of the task that was granted the permit or gave it back
             attributes={"semaphore.scope": permit.scope, "semaphore.node": self._node},
             start_time=now_ns - int(1e9 * permit.wait),
         )

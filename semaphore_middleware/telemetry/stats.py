@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from semaphore_middleware.core.observer import (
+    CountedEvent,
     Event,
     ObservedSemaphore,
     Observer,
@@ -16,13 +17,13 @@ from semaphore_middleware.core.observer import (
     PermitReleased,
 )
 
-SHOWN_SCOPES = 20  # the busiest, with stats of their own
+SHOWN_SCOPES = 20  # the busiest scopes, with stats of their own
 COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
 WRITE_INTERVAL_S = 1.0  # writing a stat costs more than counting, so all are written together
 
 
 class CrawlStats(Protocol):
-    """The used part of Scrapy's stats collector."""
+    """Scrapy's stats collector, as far as it is used here."""
 
     def set_value(self, key: str, value: Any) -> None:
         """Set one stat."""
@@ -39,7 +40,7 @@ class ScopeCount:
     waited: int = 0
     wait_seconds: float = 0.0
     limit: int | None = None
-    """In force on the server, as last heard."""
+    """The limit last reported by the server."""
 
 
 class SemaphoreStats(Observer):
@@ -49,6 +50,8 @@ class SemaphoreStats(Observer):
     in `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
     returns the crawl's stats; it is called when the semaphore is opened.
     """
+
+    kinds = (CountedEvent,)
 
     def __init__(self, find_stats: Callable[[], CrawlStats]) -> None:
         self._find_stats = find_stats
@@ -61,16 +64,11 @@ class SemaphoreStats(Observer):
         self._shown: set[str] = set()
         self._writing: asyncio.TimerHandle | None = None
 
-    def acquired_of(self, scope: str) -> int:
-        """The number of a scope's permits acquired since its count was last dropped."""
-        return self._scopes[scope].acquired if scope in self._scopes else 0
-
     async def open(self, semaphore: ObservedSemaphore) -> None:  # noqa: ARG002 - an Observer's
         self._stats = self._find_stats()
 
     def on_event(self, event: Event) -> None:
-        if event.counter is None:
-            return
+        assert isinstance(event, CountedEvent)
         self._counts[event.counter] += 1
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(WRITE_INTERVAL_S, self._write)

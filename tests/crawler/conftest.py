@@ -11,9 +11,9 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.support.frontier import Node, looking_at, result_of
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
+from tests.support.shared_crawl import Node, looking_at, result_of
 
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")

@@ -25,8 +25,8 @@ from crawler.cluster.verdict import CrawlResult, SiteResult, problems
 from crawler.commands.cluster import Command
 from tests.crawler.conftest import StartScrapy, serving
 from tests.support.crawls import Patch
-from tests.support.frontier import crawl_keys
 from tests.support.servers import free_port, wait_until
+from tests.support.shared_crawl import crawl_keys
 
 PAGES = "item_scraped_count"
 SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)

@@ -18,8 +18,8 @@ from tests.crawler.conftest import (
     serving,
     start_together,
 )
-from tests.support.frontier import crawl_keys
 from tests.support.servers import RedisServer, free_port, wait_until
+from tests.support.shared_crawl import crawl_keys
 
 
 def test_three_nodes_share_one_crawl(scrapy: StartScrapy, client: Redis, tmp_path: Path) -> None:

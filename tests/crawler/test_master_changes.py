@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.crc import key_slot
 
-from semaphore_middleware.frontier.state import CrawlKeys
+from shared_crawl.keys import CrawlKeys
 from tests.crawler.conftest import FAST, HOST, StartScrapy, pages_asked_for, serving
 from tests.support.servers import Cluster, Watched, wait_until
 
 pytestmark = pytest.mark.slow
 
 NAME = "moving"
-SLOT = key_slot(CrawlKeys("crawl", NAME).of("run"))
+SLOT = key_slot(CrawlKeys("crawl", NAME).key("run"))
 SETTINGS = {"CRAWL": NAME, "CRAWL_LEASE": "2", "SEMAPHORE_LEASE": "2", "RETRY_TIMES": "10"}
 
 

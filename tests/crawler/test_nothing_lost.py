@@ -1,6 +1,6 @@
 """Whole crawls in which nodes and servers fail: a page may be fetched twice, but is never lost.
 
-`tests/simulation/frontier.py` has what needs no real Scrapy.
+`lab/simulation/shared_crawl.py` has what needs no real Scrapy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from redis import Redis
 from crawler.example_site import ExampleSite
 from tests.crawler.conftest import FAST, HOST, StartScrapy
 from tests.crawler.kills import crawl_and_kill
-from tests.support.frontier import crawl_keys
 from tests.support.servers import RedisServer
+from tests.support.shared_crawl import crawl_keys
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])

@@ -13,16 +13,16 @@ from scrapy.settings import Settings
 import crawler.settings
 import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
-from semaphore_middleware.frontier.settings import CHECKS, CrawlSettings
-from semaphore_middleware.redis import tls
+from semaphore_middleware.redis import location
 from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings
 from semaphore_middleware.telemetry.stats import ScopeCount
+from shared_crawl.settings import CHECKS, CrawlSettings
 from tests.docs.pages import PATHS, Block, anchors, blocks, links, name_of, page
 from tests.support.nodes import Loop
-from tests.support.paths import PACKAGE, REPOSITORY
+from tests.support.paths import REPOSITORY, SOURCES
 from tests.support.servers import RedisServer
 
-SOURCE = "\n".join(path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py")))
+SOURCE = "\n".join(path.read_text("utf-8") for path in SOURCES)
 TEXTS = {name_of(path): path.read_text("utf-8") for path in PATHS}
 SETTING = r"\bSEMAPHORE_[A-Z][A-Z_]*\b"
 
@@ -33,7 +33,7 @@ def found(pattern: str, text: str) -> set[str]:
 
 def test_the_pages_name_each_setting_and_each_stat() -> None:
     assert entries("docs/settings.md").keys() >= SETTINGS.keys()
-    assert found(SETTING, page("docs/settings.md")) == found(SETTING, SOURCE)
+    assert found(SETTING, page("docs/settings.md")) == found(SETTING, SOURCE) | SETTINGS.keys()
     stats = found(r'(?:\bcounter = |_counts\[)"(\w+)"', SOURCE)
     stats |= found(r'set_value\("semaphore/(\w+)"', SOURCE)
     stats |= {f"scope/<scope>/{part}" for part in ScopeCount.__slots__}
@@ -93,7 +93,7 @@ WRONG = {
     "SEMAPHORE_RECOVERY_WAIT": -1,
     "SEMAPHORE_HISTORY": "a week",
     "SEMAPHORE_PREFIX": "{crawl}",
-    "SEMAPHORE_JOB": "/news",
+    "SEMAPHORE_JOB": "news\n",
     "SEMAPHORE_WEIGHT": 0,
     "SEMAPHORE_OBEY_CRAWL_DELAY": "maybe",
     "SEMAPHORE_MAX_CRAWL_DELAY": -1,
@@ -136,7 +136,7 @@ def title_of(block: Block) -> str:
 
 @pytest.mark.parametrize("block", [b for b in PYTHON if not is_program(b)], ids=title_of)
 def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "check_options", lambda *_: None)  # the files are not here
+    monkeypatch.setattr(location, "check_tls_options", lambda *_: None)  # the files are not here
     if block.page == "docs/without-scrapy.md":
         pytest.skip("run by test_recipes.py")
     names: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 NODES = 3
 SHARED = {
     "ADDONS": json.dumps({"semaphore_middleware.addon.SemaphoreAddon": 0}),
-    "SCHEDULER": "semaphore_middleware.frontier.Scheduler",
+    "SCHEDULER": "shared_crawl.Scheduler",
 }
 NAMES = sorted(
     vars(spider)["name"]

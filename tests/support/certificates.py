@@ -44,12 +44,10 @@ class Authority(Certificate):
         begin = datetime.datetime.now(datetime.UTC) - DAY
         self.write(self._sign(self, SIGNS_CERTIFICATES, begin))
 
-    def issue(
-        self, name: str, *, has_expired: bool = False, password: bytes | None = None
-    ) -> Certificate:
+    def issue(self, name: str, *, password: bytes | None = None) -> Certificate:
         """A certificate of this machine's loopback. `password` encrypts its key."""
         issued = Certificate(self._directory, name)
-        begin = datetime.datetime.now(datetime.UTC) - (3 if has_expired else 1) * DAY
+        begin = datetime.datetime.now(datetime.UTC) - DAY
         issued.write(self._sign(issued, LOOPBACK, begin), password)
         return issued
 

@@ -10,7 +10,7 @@ import re
 import struct
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     asynccontextmanager,
     contextmanager,
@@ -29,15 +29,15 @@ from scrapy.settings import Settings
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Statement
-from tests.support.nodes import TIMEOUT_S, Caller, eventually
+from tests.support.nodes import TIMEOUT_S, Caller
 from tests.support.scrapy_process import ScrapyProcess, start_scrapy
-from tests.support.servers import RedisServer, is_stopped, wait_until
+from tests.support.servers import RedisServer, wait_until
 
 NOWHERE = Path("/")  # no project is there
 
 
 class Ran(NamedTuple):
-    """What a command that has ended has printed, and its exit status."""
+    """What a command that has ended has printed, less blanks at ends of lines, and its status."""
 
     status: int
     out: str
@@ -57,6 +57,10 @@ class Typed(io.StringIO):
 
     def isatty(self) -> bool:
         return self._in_terminal
+
+
+def _stripped(text: str) -> str:
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
 async def semaphore(
@@ -85,7 +89,7 @@ async def semaphore(
             except SystemExit as end:
                 status = end.code
         assert isinstance(status, int)
-        return Ran(status, out.getvalue(), err.getvalue())
+        return Ran(status, _stripped(out.getvalue()), err.getvalue())
 
     return await asyncio.wait_for(asyncio.to_thread(run), TIMEOUT_S)
 
@@ -109,7 +113,7 @@ async def semaphore_process(
             status = await process.ended()
         out.seek(0)
         err.seek(0)
-        return Ran(status, out.read().decode(), err.read().decode())
+        return Ran(status, _stripped(out.read().decode()), err.read().decode())
 
 
 @contextmanager
@@ -137,19 +141,15 @@ class Terminal:
         self._drawn = b""
         self._news = asyncio.Event()
         os.set_blocking(self._ours, False)
-        self.size(width, height)
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.modes = termios.tcgetattr(self._theirs)
 
-    def size(self, width: int, height: int) -> None:
-        """Also of a terminal in use: the kernel tells the process."""
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    def start(self, server: RedisServer | str, *arguments: str) -> None:
+    def start(self, server: RedisServer | str, *arguments: str, **environment: str) -> None:
         with open(self._theirs, "r+b", buffering=0, closefd=False) as theirs:
             self._process = start_scrapy(
                 *("semaphore", *arguments),
                 cwd=NOWHERE,
-                env=_environment(server),
+                env=_environment(server) | environment,
                 stdin=theirs,
                 stdout=theirs,
                 stderr=theirs,
@@ -183,38 +183,11 @@ class Terminal:
         """All of it, with what the terminal obeys."""
         return self._drawn.decode(errors="replace")
 
-    @property
-    def frame(self) -> list[str]:
-        """The last screen that was drawn whole, without colours."""
-        *whole, _ = self.drawn.split("\x1b[H")
-        if len(whole) < 2:
-            return []
-        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", whole[-1])
-        lines = plain.replace("\r", "").split("\n")
-        return lines if len(lines) > 1 else []  # but for the empty one that it begins with
-
-    async def shows(self, what: Callable[[list[str]], object]) -> list[str]:
-        async with asyncio.timeout(TIMEOUT_S):
-            while not (self.frame and what(self.frame)):
-                self._news.clear()
-                await self._news.wait()
-        return self.frame
-
     async def has_drawn(self, text: str, times: int = 1) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             while self.drawn.count(text) < times:
                 self._news.clear()
                 await self._news.wait()
-
-    async def stopped(self) -> None:
-        """Wait until it has stopped, as after Ctrl-Z. The terminal is then as it was before."""
-        await eventually(lambda: asyncio.to_thread(is_stopped, self.pid))
-        self._read()
-        assert termios.tcgetattr(self._theirs) == self.modes
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     async def ended(self) -> int:
         """Its exit status. The terminal is then as it was before."""
@@ -234,11 +207,15 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal(
-    server: RedisServer | str, *arguments: str, width: int = 80, height: int = 24
+    server: RedisServer | str,
+    *arguments: str,
+    width: int = 80,
+    height: int = 24,
+    **environment: str,
 ) -> AsyncIterator[Terminal]:
     """`scrapy semaphore` with these arguments in a terminal."""
     terminal = Terminal(width, height)
-    terminal.start(server, *arguments)
+    terminal.start(server, *arguments, **environment)
     try:
         yield terminal
     finally:

@@ -119,7 +119,10 @@ class Crawl:
     def stat(self, name: str) -> Any:
         return self.crawler.stats.get_value(name, 0)
 
-    async def finished(self) -> None:
+    async def finished(self, site: Site | None = None) -> None:
+        """Wait for the end of the crawl; first let the site answer, if it is given."""
+        if site is not None:
+            site.let_go()
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await asyncio.shield(self._task)
@@ -130,8 +133,7 @@ class Crawl:
         """Let the site answer, wait for the end of the crawl, and hold it to what every crawl
         promises.
         """
-        site.let_go()
-        await self.finished()
+        await self.finished(site)
         assert (self.stat("semaphore/acquired"), self.stat("semaphore/released")) == (permits,) * 2
         assert self._server.members() == {}
         assert site.most <= self._limit

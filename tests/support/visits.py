@@ -52,9 +52,10 @@ class Fetches:
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
 
-    def fetch(self, url: str) -> Coroutine[Any, Any, Response]:
+    def fetch(self, url: str, *, obeys: bool = True) -> Coroutine[Any, Any, Response]:
         assert self._crawler.engine is not None
-        return self._crawler.engine.download_async(Request(url, callback=NO_CALLBACK))
+        request = Request(url, callback=NO_CALLBACK, meta={"dont_obey_robotstxt": not obeys})
+        return self._crawler.engine.download_async(request)
 
 
 class FetchesFirst(Fetches):

@@ -10,7 +10,7 @@
 
 local ID, VERSION, WAIT, WAIT_IF_EMPTY = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local IS_TRUSTED = ARGV[6] == '1'
-local UNUSED = 4 * LEASE -- after so long without a call nobody speaks another version any more
+local UNUSED = 4 * LEASE -- after so long without a call nobody uses another version any more
 
 local info = redis.call('INFO')
 local function told(name)

@@ -4,7 +4,7 @@
 
 @include(shared/scopes)
 @include(shared/promote)
-@include(shared/history)
+@include(shared/remembered)
 
 local scope = read_scope(KEYS[3], KEYS[4], read_fields(KEYS[3]))
 local learned = scope.learned

@@ -2,7 +2,7 @@
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
 -- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); the
 --        weights of jobs that operators have set: name and weight (as text), by turns; then for each scope
---        the record `inspection`, and after it the interval at the rate in force (ms); which operator has
+--        the record `inspection`, and after it `limit`, the one in force; which operator has
 --        set a rule (empty: none); and its nodes: of each its name, its job, and the record `member`, and
 --        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be read.
 
@@ -42,17 +42,29 @@ local function rows_of(scope)
   return rows
 end
 
+-- Why nothing may start now (0: something may, or nothing is to), and for how long (ms; -1: it is not known).
+local function held_back_by(scope)
+  local opens_at, closed_by = opens(scope)
+  if NOW < opens_at then return closed_by, opens_at < math.huge and opens_at - NOW or -1 end
+  -- A site that is down stays so until a request has tried it.
+  if scope.learned and scope.learned.is_down == 1 then return @reason(down), -1 end
+  if scope.held + scope.waiting == 0 then return 0, -1 end
+  local _, reason, wait = grantable(scope)
+  return reason or 0, wait or -1
+end
+
 local NOTHING = nothing_learned()
 local function reply_of(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   apply_limit(scope)
   local force, learned = scope.force, scope.learned or NOTHING
-  local limit, limit_max, delay, burst = force.limit, force.concurrency, force.delay / 1000, force.burst
+  local limit, limit_max = force.limit, force.concurrency
   local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope)))
   local backoff_left, backoff_last = left(learned.backoff_end), learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
   local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
-  local numbers = struct.pack('@format(inspection)d', @(inspection), force.interval)
+  local reason, wait = held_back_by(scope)
+  local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))
   return { numbers, force.by or '', rows_of(scope) }
 end
 

@@ -18,13 +18,13 @@ local HAS_RULES = rules and rules ~= '0'
 -- Whether a statement is possible: no number is broken or too large, and no two contradict each other.
 local function makes_sense(@(statement))
   local fractions = term % 1 + seq % 1 + asked % 1 + returned % 1 + believed % 1 + started % 1 + pending % 1
-    + concurrency % 1 + burst % 1 -- not a number if one is none
-  return fractions == 0 and term >= 1 and seq >= 1 and returned >= 0
+  return fractions == 0 -- not a number if one is none
+    and term >= 1 and seq >= 1 and returned >= 0
     and pending >= 0 and pending <= believed - returned
-    and returned <= believed and believed <= asked and started >= 0 and concurrency >= 1 and burst >= 1
-    and delay >= 0 and jitter >= 0 and jitter <= 1 and interval >= 0
-    and (adaptive == 0 or adaptive == 1) and held_age >= 0 and wait_age >= 0
-    and math.max(term, seq, asked, started, concurrency, delay, interval, burst) <= MOST
+    and returned <= believed and believed <= asked and started >= 0
+    and held_age >= 0 and wait_age >= 0
+    and math.max(term, seq, asked, started) <= MOST
+    and @sense(limit)
 end
 
 local function pack_refusal(status, problem)
@@ -39,7 +39,7 @@ local serve_any -- made by `prepare`, when it is first needed
 
 local function prepare()
   @include(shared/promote)
-  @include(shared/history)
+  @include(shared/remembered)
   @include(shared/feedback)
   @include(shared/serve_any)
 end

@@ -1,4 +1,4 @@
--- Part of `hear_feedback`: the working limit of an adaptive limit. It grows by addition and falls by
+-- Part of `apply_feedback`: the working limit of an adaptive limit. It grows by addition and falls by
 -- multiplication (Chiu and Jain, 1989): when the site refuses a request, and when its latency is well above
 -- its usual one, as in TCP Vegas (Brakmo and Peterson, 1995). Means are of logarithms: a page that takes a
 -- hundred times as long must not decide.
@@ -21,7 +21,7 @@ local function begin_working()
 end
 
 local function shrink(share)
-  if not scope.force.adaptive then return end
+  if scope.force.adaptive == 0 then return end
   local used = math.min(learned.working, scope.force.concurrency)
   learned.working, learned.steady = math.max(1, used * share), 1
   apply_working_limit(scope)
@@ -41,7 +41,7 @@ local function enough()
 end
 
 local function hear_latency()
-  if not scope.force.adaptive or NOW - report.good_age < learned.since then return end
+  if scope.force.adaptive == 0 or NOW - report.good_age < learned.since then return end
   learned.samples, learned.sum = learned.samples + report.good, learned.sum + report.good * report.mean_log_ms
   local mean = learned.sum / learned.samples
   local slow = learned.base > 0 and mean > learned.base + WELL_ABOVE

@@ -1,20 +1,23 @@
--- Part of `hear_feedback`: the pauses of a site. An incident counts once, however many requests it affects:
+-- Part of `apply_feedback`: the pauses of a site. An incident counts once, however many requests it affects:
 -- all that began before the backoff belong to it.
 
 -- Notifies all nodes that hold permits: a request that has not started yet should not.
 local function warn_holders()
   for_each_account(scope, function(node, account)
-    if held_by(account) > 0 then notify(node, 'backoff', WALL, name_of(scope)) end
+    if held_by(account) > 0 then
+      notify(node, 'backoff', learned.paused_at, learned.pause_length, name_of(scope))
+    end
   end)
 end
 
 local function hold_back(pause, is_new)
   if is_new then
-    scope.backoff_begun, learned.paused_at = pause, WALL
-    warn_holders()
+    scope.backoff_begun, learned.paused_at, learned.pause_length = pause, WALL, 0
   end
   learned.backoff_end = math.max(learned.backoff_end, NOW + pause)
-  note_pause(scope, learned.paused_at, learned.backoff_end - NOW, report)
+  local length = math.ceil(WALL - learned.paused_at + learned.backoff_end - NOW)
+  learned.pause_length = math.max(learned.pause_length, length)
+  if is_new then warn_holders() end
 end
 
 -- `pause`: as the site asks for it; 0: it names no time.

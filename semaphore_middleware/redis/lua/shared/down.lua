@@ -1,4 +1,4 @@
--- Part of `hear_feedback`: whether the site is down, so that requests fail at once, but for one at a time.
+-- Part of `apply_feedback`: whether the site is down, so that requests fail at once, but for one at a time.
 
 local DOWN_IN_A_ROW = 5 -- requests without response, at a site that is down
 

@@ -14,7 +14,7 @@ local function read_feedback(text)
   return report
 end
 
-local function hear_feedback(scope, report)
+local function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
   scope.learned, scope.has_learned = learned, true
 
@@ -22,7 +22,7 @@ local function hear_feedback(scope, report)
   @include(shared/backoff)
   @include(shared/down)
 
-  if scope.force.adaptive and learned.working == 0 then begin_working() end
+  if scope.force.adaptive == 1 and learned.working == 0 then begin_working() end
   if report.good + report.errors + report.refused > 0 then -- it is there
     learned.failures, learned.is_down = 0, 0
   end

@@ -7,11 +7,10 @@
 local function tighten(scope, account)
   if scope.concurrency == 0 then
     @scope.(limit) = @account.(limit)
-    scope.adaptive = account.adaptive == 1
     return
   end
   scope.concurrency = math.min(scope.concurrency, account.concurrency)
-  scope.adaptive = scope.adaptive or account.adaptive == 1
+  scope.adaptive = math.max(scope.adaptive, account.adaptive)
   if account.interval > 0 then
     scope.burst = scope.interval == 0 and account.burst or math.min(scope.burst, account.burst)
     scope.interval = math.max(scope.interval, account.interval)
@@ -53,6 +52,7 @@ local function apply_rules(scope)
     end
   end
   if rule.delay then rule.delay = 1000 * rule.delay end
+  if rule.adaptive ~= nil then rule.adaptive = rule.adaptive and 1 or 0 end
   if rule.rate then
     local number, unit = string.match(rule.rate, '^(.+)/(%a)$')
     rule.interval = number and UNIT_MS[unit] / number or 0 -- 0: "none"
@@ -74,5 +74,5 @@ local function apply_limit(scope)
     -- Without rules the scope's own fields are the limit in force: no table is made for it.
     scope.force, scope.limit = scope, scope.concurrency
   end
-  if scope.force.adaptive then apply_working_limit(scope) end
+  if scope.force.adaptive == 1 then apply_working_limit(scope) end
 end

@@ -104,20 +104,41 @@ local function earliest_by_rate(scope)
   return arrival - (force.burst - 1) * force.interval
 end
 
--- Starts allowed now; if zero, milliseconds until the next (nil: depends on pending starts). Granted starts
--- that have not begun count as if they began now: whenever they do, the pace is kept.
-local function starts_at_pace(scope)
-  local function starts_at(earliest, interval, burst)
-    if interval == 0 then return math.huge, 0 end
-    local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
-    if free > scope.pending then return free - scope.pending, 0 end
-    return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
-  end
+-- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
+-- reason why it holds starts back: a row of `model/reasons.py`.
+
+-- When the site opens, and what closes it until then.
+local function opens(scope)
+  local learned = scope.learned
+  if scope.force.paused then return math.huge, @reason(paused) end
+  if not learned or learned.backoff_end <= FROM then return FROM, @reason(recovery) end
+  return learned.backoff_end, learned.is_down == 1 and @reason(down) or @reason(backoff)
+end
+
+-- How many may hold a permit, and what sets that number.
+local function room(scope)
   local force = scope.force
-  local by_delay, delay_left = starts_at(earliest_by_delay(scope), force.delay, 1)
-  local by_rate, rate_left = starts_at(earliest_by_rate(scope), force.interval, force.burst)
-  local left = math.max(delay_left, rate_left)
-  return math.min(by_delay, by_rate), left < math.huge and left or nil
+  if is_failing(scope.learned) then return 1, @reason(failing) end
+  return force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
+end
+
+-- How many starts are due at one pace, or how long none is (ms; infinite: that depends on pending starts).
+-- Granted starts that have not begun count as if they began now: whenever they do, the pace is kept.
+local function due_at(scope, earliest, interval, burst)
+  if interval == 0 then return math.huge, 0 end
+  local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
+  if free > scope.pending then return free - scope.pending, 0 end
+  return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
+end
+
+-- How many starts are due, or how long none is, and which of delay and rate says so.
+local function due(scope)
+  local force = scope.force
+  local by_delay, delay_left = due_at(scope, earliest_by_delay(scope), force.delay, 1)
+  local by_rate, rate_left = due_at(scope, earliest_by_rate(scope), force.interval, force.burst)
+  local starts = math.min(by_delay, by_rate)
+  if rate_left > delay_left then return starts, rate_left, @reason(rate) end
+  return starts, delay_left, @reason(delay)
 end
 
 -- Counts the starts that have begun since the last call, or may have.
@@ -127,16 +148,20 @@ local function count_begun(scope)
   scope.next_at_rate = math.max(scope.next_at_rate, NOW) + scope.begun * scope.force.interval
 end
 
--- Permits that may be granted now; if zero, milliseconds until one may (nil: not only time prevents it).
+-- Permits that may be granted now; if zero, also the reason, and for how long it holds (ms) if that depends
+-- on time alone.
 local function grantable(scope)
-  local force, learned = scope.force, scope.learned
-  local free = (is_failing(learned) and 1 or force.limit) - scope.held
-  if free <= 0 or force.paused then return 0 end
-  local earliest = learned and math.max(FROM, learned.backoff_end) or FROM
-  if NOW < earliest then return 0, earliest - NOW end
+  local opens_at, closed_by = opens(scope)
+  local permits, filled_by = room(scope)
+  local free = permits - scope.held
+  if NOW < opens_at then
+    local is_only_time = free > 0 and opens_at < math.huge
+    return 0, closed_by, is_only_time and opens_at - NOW or nil
+  end
+  if free <= 0 then return 0, filled_by end
   if not is_paced(scope) then return free end
-  local starts, wait = starts_at_pace(scope)
-  if starts == 0 then return 0, wait end
+  local starts, wait, paced_by = due(scope)
+  if starts == 0 then return 0, paced_by, wait < math.huge and wait or nil end
   return math.min(free, starts)
 end
 
@@ -188,18 +213,19 @@ local function grant_to_queue(scope)
     end
   end
 
-  local grants, free, wait = 0, grantable(scope)
+  local grants, free, reason, wait = 0, grantable(scope)
   while free > 0 and scope.waiting > 0 and grants < MOST_GRANTS do
     grant_to_first(free)
     grants = grants + 1
-    free, wait = grantable(scope)
+    free, reason, wait = grantable(scope)
   end
   for node, account in pairs(scope.others) do
     if account and account.has_changed then
       notify(node, 'granted', account.term, account.granted, name_of(scope))
     end
   end
-  return free > 0 and 0 or wait -- 0: the rest is handed out in the next call
+  if free > 0 then wait = 0 end -- the rest is handed out in the next call
+  return reason, wait
 end
 
 -- Tells the first node in the queue when to ask again, once: the others have no reason to ask.
@@ -221,13 +247,14 @@ local function promote(scope)
   if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval) end
   local own = scope.own
   local own_waits = own and waiting_at(own) or 0
-  local free, wait = grantable(scope)
+  local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits
     grant(scope, own, math.min(free, own_waits))
-    free, wait = grantable(scope)
+    free, reason, wait = grantable(scope)
   end
   if own then line_up(scope, NODE, own) end
-  if free > 0 and scope.waiting > 0 then wait = grant_to_queue(scope) end
+  if free > 0 and scope.waiting > 0 then reason, wait = grant_to_queue(scope) end
+  scope.reason = scope.waiting > 0 and reason or 0
   if wait and scope.waiting > 0 then
     tell_when(scope, wait)
   else

@@ -24,15 +24,12 @@ local function read_scope(key, queue, state, own, learned)
     key = key, queue = queue, is_new = not state,
     begun = 0, -- requests that have begun since the last call, or may have
     own = read_account(own), others = false, learned = learned and read_learned(learned),
-    force = false, limit = 0, problem = false,
+    force = false, limit = 0, problem = false, reason = 0,
   }
   if state then
     @scope.(state) = cmsgpack.unpack(state)
     check_read(scope.idle_since)
     if scope.idle_since > 0 then wake(scope) end
-  else
-    scope.adaptive, scope.burst, scope.told, scope.due = false, 1, '', math.huge
-    scope.last_start, scope.next_at_rate = -math.huge, -math.huge
   end
   return scope
 end

@@ -8,7 +8,7 @@
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
 local KEPT = DAY -- how long keys that no call names are kept
--- How long a closed account's limit may still hold. Nodes speak every third of a lease, so it ends within a
+-- How long a closed account's limit may still hold. Nodes call every third of a lease, so it ends within a
 -- lease; looking at all accounts sooner would cost more.
 local LOOSENING = LEASE / 2
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')

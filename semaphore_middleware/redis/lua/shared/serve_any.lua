@@ -23,7 +23,7 @@ local function open_account(scope, said)
 end
 
 -- Brings the caller's account up to what it says. Returns the status of the reply.
-local function hear(scope, said)
+local function apply_statement(scope, said)
   local own = scope.own
   if own and said.term < own.term then return @status(old) end
   if own and said.term > own.term then
@@ -68,13 +68,15 @@ local function pack_reply(scope, status, own)
   local @reply_(reply) = @zeros(reply)
   reply_status, reply_limit, reply_held = status, force.limit, scope.held
   reply_available = force.limit - scope.held - scope.waiting
+  reply_reason = scope.reason
   reply_retry_in, reply_backoff = scope.retry_in or -1, scope.backoff_begun or -1
-  local wants_feedback, is_backing_off = force.adaptive, false
+  local wants_feedback, is_backing_off = force.adaptive == 1, false
   if learned then
     -- After a backoff also until it is known that the site answers again.
     wants_feedback = wants_feedback or learned.backoff + learned.failures > 0
       or learned.answered < learned.backoff_end
-    is_backing_off, reply_paused_at = NOW < learned.backoff_end, learned.paused_at
+    is_backing_off = NOW < learned.backoff_end
+    reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
     if learned.is_down == 1 then reply_down_for = math.max(0, NOW - learned.failing_since) end
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
@@ -107,13 +109,13 @@ function serve_any(key, queue, text, state, account, learned)
   local before = scope.own
   local returned = before and before.returned
   scope.used, scope.wanted = scope.held, scope.held + scope.waiting
-  local status = hear(scope, said)
+  local status = apply_statement(scope, said)
   local own = scope.own
   tighten(scope, own or said)
   apply_limit(scope)
   -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
   if said.feedback and own and own == before and own.returned > returned then
-    hear_feedback(scope, said.feedback)
+    apply_feedback(scope, said.feedback)
   end
   promote(scope)
   -- An account with nothing in it is closed: the next one has a higher term.

@@ -1,20 +1,28 @@
 -- Part of `sync`: answers most statements without making a table: a node takes permits that are free, or
 -- gives some back, where nobody waits and only their number is limited. `serve_any` would write and reply the
 -- same. Returns nil, and has done nothing, for all other statements.
+-- It assumes, and the line that returns nil sees to it:
+-- - no rules, no recovery, no feedback, nothing learned (`is_plain` in sync.lua)
+-- - no part of a limit but the concurrency holds starts back, of this node or of others
+-- - the scope is in use, or new, by nodes of one job, this node's
+-- - nobody waits, no account may be over, and nobody knows a time to ask again
+-- - the limit does not change
+-- - the account goes on under its term, in order, without claims; or is new, and without claims
+-- - all that is asked for is free
 
 local function serve_plain(key, state, own, @said_(statement))
-  if said_delay > 0 or said_interval > 0 or said_adaptive > 0 then return nil end
+  if math.max(@said_(further)) > 0 then return nil end
   local @(state)
   if state then
     @(state) = cmsgpack.unpack(state)
     check_read(idle_since)
     if job ~= JOB or idle_since > 0 then return nil end
     if waiting > 0 or told ~= '' or NOW >= due then return nil end
-    if said_concurrency < concurrency or delay > 0 or interval > 0 or adaptive then return nil end
+    if said_concurrency < concurrency or math.max(@(further)) > 0 then return nil end
   else
     @(state) = @zeros(state)
-    concurrency, jitter, burst = said_concurrency, said_jitter, said_burst
-    adaptive, told, job, due, last_start, next_at_rate = false, '', JOB, math.huge, -math.huge, -math.huge
+    @(limit) = @said_(limit)
+    job = JOB
   end
 
   local @own_(account)

@@ -1,0 +1,122 @@
+"""Shared by all tests: a clean environment, a server, and a judging site."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+import pytest
+import pytest_twisted
+import redis.utils
+from hypothesis import HealthCheck, settings
+from twisted.internet.defer import Deferred
+
+from tests.support.environment import clean_environment
+from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer, SharedServer, kept_for_ever
+from tests.support.site import Site
+
+pytest.register_assert_rewrite("tests.support.crawls")
+
+ROOMS_ON_REACTOR = {"shared_crawl", "scrapy", "telemetry", "semaphore_console"}
+"""Folders of tests whose coroutines run on the reactor's loop, as Scrapy's do."""
+
+# On a busy machine anything may take long.
+settings.register_profile("no times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no times")
+
+
+@pytest.hookimpl(trylast=True)  # pytest itself may heed the user's colours and width
+def pytest_configure(config: pytest.Config) -> None:
+    environment = ExitStack()
+    environment.enter_context(clean_environment())
+    config.add_cleanup(environment.close)
+    # redis-py reads the package's metadata for each connection: a third of what a server costs.
+    redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests be coroutines. Those that use the site share its loop, the reactor's; others, but
+    those of some rooms, have a loop of their own.
+    """
+    from tests.support.crawls import within  # not earlier: Scrapy imports the reactor's parts
+
+    on_reactor = within(2 * TIMEOUT_S)
+
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            rooms = item.path.relative_to(REPOSITORY).parts
+            is_on_reactor = "site" in item.fixturenames or not ROOMS_ON_REACTOR.isdisjoint(rooms)
+            item.obj = (on_reactor if is_on_reactor else in_asyncio)(item.obj)
+
+
+@pytest.fixture(autouse=True)
+def embedded_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test may reach this user's embedded server, nor another test's."""
+    with tempfile.TemporaryDirectory(prefix="sem-") as directory:
+        monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", directory)
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[SharedServer]:
+    """This worker's, for all tests that ask for a server."""
+    shared = SharedServer()
+    try:
+        yield shared
+    finally:
+        shared.remove()
+
+
+@pytest.fixture
+def server(shared_server: SharedServer) -> Iterator[RedisServer]:
+    """A server as if it were new. Each key that a test leaves there must have an expiry, but for
+    those that have none on purpose.
+    """
+    server = shared_server.lend()
+    try:
+        yield server
+        kept = kept_for_ever(server)
+    finally:
+        shared_server.take_back()
+    assert not kept, f"keys without an expiry: {kept}"
+
+
+@pytest.fixture
+def outside(server: RedisServer) -> Outside:
+    return Outside(server)
+
+
+@pytest.fixture
+def redis_url(server: RedisServer) -> str:
+    return server.url
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A judging site, on the reactor's loop."""
+    site = Site()
+    in_the_loop(site.start)
+    try:
+        yield site
+    finally:
+        in_the_loop(site.stop)
+
+
+def in_the_loop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Let the reactor do this; a fixture runs outside of it."""
+    from twisted.internet import reactor  # not earlier: pytest-twisted is to choose which one
+
+    done: Deferred[None] = Deferred()
+
+    def start() -> None:
+        Deferred.fromFuture(asyncio.ensure_future(work())).chainDeferred(done)
+
+    reactor.callLater(0, start)  # type: ignore[arg-type]  # mypy sees a module there
+    pytest_twisted.blockon(done)

@@ -1,0 +1,1 @@
+"""The laboratory: a simulation, mutants, chaos, others' tests, containers, benchmarks."""

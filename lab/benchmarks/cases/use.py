@@ -1,0 +1,53 @@
+"""How much of what a full site allows three nodes make use of, beside a single Scrapy process."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from lab.benchmarks.harness.crawls import crawl, crawl_together
+from lab.benchmarks.harness.figures import all_at_work, in_turn, mean, median_ratio, most
+from lab.benchmarks.harness.middlewares import LocalSemaphore, enabled
+from lab.benchmarks.harness.report import Cell, Goal, Report
+from lab.benchmarks.harness.site import Visit, site
+
+NODES, LIMIT = 3, 4
+SERVICES = 20, 100, 500  # milliseconds
+OURS, LOCAL = "three nodes", "one Scrapy process, asyncio.Semaphore"
+COLUMNS = ("the site takes", OURS, LOCAL, "first / second", "most at once")
+
+
+def measure(quick: bool) -> Report:
+    rounds, seconds = (1, 2.0) if quick else (3, 3.0)
+    rows: list[list[Cell]] = []
+    goals: list[Goal] = []
+    for service in SERVICES[:1] if quick else SERVICES:
+        pages = max(2 * NODES * LIMIT, round(seconds * LIMIT * 1000 / service))
+        shares: dict[str, list[float]] = {OURS: [], LOCAL: []}
+        at_once = 0
+        for name in in_turn(rounds, [OURS, LOCAL]):
+            visits = (_nodes if name == OURS else _one_process)(service, pages)
+            shares[name].append(mean(visits, *all_at_work(visits)) / LIMIT)
+            if name == OURS:
+                at_once = max(at_once, most(visits))
+        ratio = median_ratio(shares[OURS], shares[LOCAL])
+        rows.append([f"{service} ms", *map(median, shares.values()), ratio, at_once])
+        goals.append(Goal(f"ratio at {service} ms", ratio, at_least=0.99))
+        goals.append(Goal(f"most at once at {service} ms", at_once, at_most=LIMIT))
+    how = (
+        f"{rounds} rounds of about {seconds:g} s, medians. The site itself counts, from when all "
+        "nodes have begun to when the first asks for its last page."
+    )
+    title = f"use: share of a full site's {LIMIT} permits in use"
+    return Report(title, COLUMNS, rows, goals, [how])
+
+
+def _nodes(service: float, pages: int) -> list[Visit]:
+    limit = {"CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT}
+    return crawl_together(NODES, service, pages // NODES, **limit)
+
+
+def _one_process(service: float, pages: int) -> list[Visit]:
+    settings = {"DOWNLOADER_MIDDLEWARES": enabled(LocalSemaphore), "BENCHMARK_LIMIT": LIMIT}
+    with site() as of_site:
+        crawl(settings, [(of_site.pages(service), pages)])
+        return of_site.visits()

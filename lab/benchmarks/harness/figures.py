@@ -1,0 +1,77 @@
+"""What is computed of what was measured, and the order in which variants are measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Protocol, TypeVar
+
+from lab.benchmarks.harness.site import Visit
+
+Variant = TypeVar("Variant")
+
+
+def in_turn(rounds: int, variants: Sequence[Variant]) -> Iterator[Variant]:
+    """Each variant once a round; none is always the first."""
+    for number in range(rounds):
+        first = number % len(variants)
+        yield from (*variants[first:], *variants[:first])
+
+
+def median_ratio(ours: Sequence[float], yardstick: Sequence[float]) -> float:
+    """Of the ratios in each round, and so of what ran within seconds of each other."""
+    return median(own / other for own, other in zip(ours, yardstick, strict=True))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[math.ceil(share * len(ordered)) - 1]
+
+
+# Requests in hand at once -----------------------------------------------------------------------
+
+
+class Span(Protocol):
+    """A time in which a request was in hand."""
+
+    @property
+    def begin(self) -> float: ...
+
+    @property
+    def end(self) -> float: ...
+
+
+def in_hand(visits: Iterable[Span]) -> Iterator[tuple[float, int]]:
+    """Each change: when, and how many requests were in hand from then on."""
+    changes = [(visit.begin, 1) for visit in visits] + [(visit.end, -1) for visit in visits]
+    now = 0
+    for when, change in sorted(changes):  # at the same time, the ends first
+        now += change
+        yield when, now
+
+
+def most(visits: Iterable[Span]) -> int:
+    """How many were in hand at once, at most."""
+    return max(now for _, now in in_hand(visits))
+
+
+def mean(visits: Iterable[Span], begin: float, end: float) -> float:
+    """How many were in hand on average from begin to end."""
+    steps = [*in_hand(visits), (end, 0)]
+    area = sum(
+        now * (min(until, end) - max(since, begin))
+        for (since, now), (until, _) in pairwise(steps)
+        if since < end and until > begin
+    )
+    return area / (end - begin)
+
+
+def all_at_work(visits: Sequence[Visit]) -> tuple[float, float]:
+    """From when each visitor has begun to when the first of them asks for the last time."""
+    begins: dict[str, list[float]] = {}
+    for visit in visits:
+        begins.setdefault(visit.visitor, []).append(visit.begin)
+    return max(map(min, begins.values())), min(map(max, begins.values()))

@@ -1,0 +1,84 @@
+"""All mutants of the package: where each is, what it changes, and its name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.mutants import in_lua, in_python
+from lab.mutants.rules import Change
+from tests.support.paths import REPOSITORY
+
+FILES = (
+    "semaphore_middleware/core/*.py",
+    "semaphore_middleware/redis/*.py",
+    "semaphore_middleware/redis/lua/**/*.lua",
+    "semaphore_middleware/model/*.py",
+    "semaphore_middleware/scrapy/*.py",
+    "shared_crawl/*.py",
+    "shared_crawl/lua/**/*.lua",
+)
+"""Those that keep promises."""
+ACCEPTED = Path(__file__).with_name("accepted.toml")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One file of the package with one change."""
+
+    name: str
+    """File, function, what the code says and what instead; a number tells equals apart. It stays
+    the same when code is moved or reformatted.
+    """
+    file: str
+    """Below the repository's folder."""
+    change: Change
+
+    @property
+    def place(self) -> str:
+        """The file and the function."""
+        return f"{self.file}:{self.change.function}"
+
+    def apply(self, source: str) -> str:
+        return source[: self.change.start] + self.change.code + source[self.change.end :]
+
+
+def files() -> Iterator[str]:
+    """Those that are mutated."""
+    for pattern in FILES:
+        yield from sorted(
+            path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob(pattern)
+        )
+
+
+def mutants(of: Iterable[str]) -> Iterator[Mutant]:
+    for file in of:
+        yield from mutants_of(file, (REPOSITORY / file).read_text("utf-8"))
+
+
+def mutants_of(file: str, source: str) -> Iterator[Mutant]:
+    changes = in_lua.changes(source) if file.endswith(".lua") else in_python.changes(source)
+    changed, names = set[tuple[int, int, str]](), Counter[str]()
+    for change in changes:
+        what = change.start, change.end, change.code
+        if what in changed or change.says == change.instead:
+            continue  # two rules may make the same, and equal arguments may be swapped
+        changed.add(what)
+        name = f"{file}:{change.function}: {change.says} -> {change.instead or 'nothing'}"
+        names[name] += 1
+        yield Mutant(f"{name} #{names[name]}" if names[name] > 1 else name, file, change)
+
+
+def accepted() -> dict[str, str]:
+    """Names of mutants that need not be seen, each with the reason; or names without what the code
+    says instead: then whatever it says.
+    """
+    return {name: str(reason) for name, reason in tomllib.loads(ACCEPTED.read_text()).items()}
+
+
+def names_of(mutant: Mutant) -> set[str]:
+    """The names under which a mutant may be accepted."""
+    return {mutant.name, mutant.name.partition(" -> ")[0]}

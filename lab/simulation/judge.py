@@ -1,0 +1,408 @@
+"""What was promised, judged by the nodes' own truth: which requests wait, begin, end."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lab.simulation.world import BEGIN_S
+from semaphore_middleware.core.permit import Permit, PermitSet
+from semaphore_middleware.model.lease import GRACE, RENEWAL, STEP
+from semaphore_middleware.model.limits import Limit
+
+if TYPE_CHECKING:
+    from lab.simulation.faults import Misfortune
+    from lab.simulation.plan import Job, Plan
+    from lab.simulation.run import Node
+    from lab.simulation.world import World
+
+ROUNDING_S = 1e-6
+SERVER_ROUNDING_S = 0.001 + ROUNDING_S  # it counts in whole milliseconds
+CONNECT_S = 0.2  # from a connection's break until all is said again, on a calm day
+TRAVEL_S = 0.03  # a call there and back on a calm day, and what it is held back for
+
+
+@dataclass(eq=False)
+class Request:
+    """One of a node's, from asking to the end of its transfer."""
+
+    node: Node
+    job: Job
+    asked_at: float
+    waits_for: str | None = None
+    permits: PermitSet | None = None
+
+
+@dataclass
+class Judge:
+    """Hears of all that the nodes do, and notes what breaks a promise."""
+
+    world: World
+    plan: Plan
+    faults: Misfortune
+    violations: list[str] = field(default_factory=list)
+    log: list[tuple[float, str, str]] = field(default_factory=list)
+    """When, who, what: the timeline."""
+
+    def __post_init__(self) -> None:
+        self.open: dict[str, list[Request]] = defaultdict(list)
+        self.waiting: list[Request] = []
+        self.starts: dict[str, list[float]] = defaultdict(list)
+        """By scope: when each began."""
+        self.failures: dict[str, int] = defaultdict(int)
+        self.held_s: dict[int, float] = defaultdict(float)
+        """By node: how long requests were open, of all its requests together."""
+        self.longest_gap: dict[int, float] = defaultdict(float)
+        self.started: dict[int, int] = defaultdict(int)
+        """By node: requests that began."""
+        self.served_at: dict[int, float] = {}
+        self.rules: dict[str, list[tuple[float, float, Any]]] = defaultdict(list)
+        """By scope: what an operator has set, from when on it may hold, and from when it does."""
+        self.server_granted_at: dict[tuple[str, str], float] = {}
+        """By scope and node: when the server last granted a permit."""
+        self.granted_at: dict[Permit, float] = {}
+        """When the server granted it, of those that were not handed on."""
+        self.harmed_at: dict[str, float] = {}
+        self.refused_at: dict[str, float] = {}
+        self.paused_at: dict[str, float] = {}
+        """By site: when it last asked for a pause."""
+        self.faults_end = BEGIN_S
+        """When the last of those that are over ended."""
+        self.begun = 0
+        self._stalled: dict[str, float] = {}
+        self._named_at: dict[tuple[int, str], float] = {}
+        """By node and scope: when it last had an account there."""
+        self._in_use_at: dict[float, set[str]] = {}
+        """Scopes that were not idle when the server's clock was set."""
+
+    def violate(self, text: str) -> None:
+        """A promise was broken."""
+        self.violations.append(f"{self.world.now:.3f} {text}")
+        self.note("judge", text)
+
+    def note(self, who: str, what: str) -> None:
+        """For the timeline."""
+        self.log.append((self.world.now, who, what))
+
+    # Grants, as the server and the nodes see them -----------------------------------------------
+
+    def on_server_grant(self, scope: str, node: str, permits: str) -> None:
+        """The server has granted permits to a node."""
+        self.server_granted_at[scope, node] = self.world.now
+        self.note("server", f"grants {scope} to {node[:4]}, {permits}")
+
+    def on_grant(self, node: Node, permit: Permit, is_handed_on: bool) -> None:
+        """A node has given a permit to one of its requests."""
+        if not is_handed_on:  # it may have heard late of the grant
+            granted_at = self.server_granted_at.get((permit.scope, node.semaphore.node), math.inf)
+            self.granted_at[permit] = granted_at
+        self._check_order(node, permit)
+        request = permit.owner
+        if isinstance(request, Request):
+            later = request.job.scopes[request.job.scopes.index(permit.scope) + 1 :]
+            request.waits_for = later[0] if later else None
+
+    def _check_order(self, node: Node, permit: Permit) -> None:
+        """Of a node's requests the one with the highest priority is first, then the oldest."""
+        request = permit.owner
+        if not isinstance(request, Request):
+            return
+        for other in self.waiting:
+            if (
+                other.node is node
+                and other is not request
+                and other.waits_for == permit.scope == request.waits_for
+                and other.asked_at < self.world.now
+                and other.job.timeout is None
+                and other.job.cancel_after is None
+                and len(other.job.scopes) == len(request.job.scopes) == 1
+                and (-other.job.priority, other.asked_at)
+                < (-request.job.priority, request.asked_at)
+            ):
+                self.violate(f"ORDER {permit.scope}: {node.name} passed over an earlier request")
+
+    # Requests -----------------------------------------------------------------------------------
+
+    def on_begin(self, request: Request) -> None:
+        """A request begins: its permits are all there."""
+        now, node, job = self.world.now, request.node, request.job
+        self.begun += 1
+        assert request.permits is not None
+        for permit in request.permits.permits:
+            scope = permit.scope
+            self.open[scope].append(request)
+            heard_at = permit.granted_at - node.clock_ahead
+            granted_at = min(heard_at, self.granted_at.get(permit, math.inf))
+            self._check_limit(scope, permit.limit, granted_at)
+            self._check_pause(scope, node, granted_at)
+            self.starts[scope].append(now)
+        gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
+        self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
+        self.served_at[node.number] = now
+        self.started[node.number] += 1
+        self.note(node.name, f"begins {' '.join(job.scopes)} for {job.hold:g} s")
+
+    def on_end(self, request: Request, began_at: float) -> None:
+        if request.node.host.is_dead:
+            return
+        for scope in request.job.scopes:
+            self.open[scope].remove(request)
+        self.held_s[request.node.number] += self.world.now - began_at
+
+    def on_jump(self, in_use: set[str]) -> None:
+        """The server's clock is set; these scopes are not idle, as the server knows it."""
+        self._in_use_at[self.world.now] = in_use
+
+    def forget(self, node: Node) -> None:
+        """A node's process is gone, and its connections are closed."""
+        for requests in self.open.values():
+            requests[:] = [one for one in requests if one.node is not node]
+        self.waiting = [one for one in self.waiting if one.node is not node]
+
+    def _check_limit(self, scope: str, own: Limit, granted_at: float) -> None:
+        """Never more open than the limit that the request which begins here has named, or that an
+        operator has set. What is granted is kept.
+        """
+        most = own.concurrency
+        if self.rules[scope]:
+            numbers = {"reset": None} | {number: number for number in range(9)}
+            named = self._may_be(scope, numbers, granted_at)
+            most = max(own.concurrency if number is None else number for number in named)
+        count = sum(not self.is_excused(scope, one) for one in self.open[scope])
+        if count > most:
+            nodes = [one.node.name for one in self.open[scope]]
+            self.violate(f"LIMIT {scope}: {count} of {most} are open, of {nodes}")
+
+    def is_excused(self, scope: str, request: Request) -> bool:
+        """Of a node that is frozen for longer than the lease of this permit can last."""
+        host = request.node.host
+        assert request.permits is not None
+        (permit,) = (one for one in request.permits.permits if one.scope == scope)
+        if permit.lost:  # as it woke; a transfer takes its time to end
+            is_ending = self.world.now <= host.thawed_at + request.job.slow_end + ROUNDING_S
+            return host.is_frozen or is_ending
+        if not (host.is_frozen or host.thawed_at == self.world.now):
+            return False
+        rest = (1 - GRACE) * self.plan.lease
+        if any(
+            self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at
+        ):
+            rest -= STEP * self.plan.lease
+        return self.world.now - rest + ROUNDING_S >= permit._deadline - request.node.clock_ahead
+
+    def _may_be(
+        self, scope: str, values: dict[Any, Any], granted_at: float = math.inf
+    ) -> list[Any]:
+        """What may be in force of what an operator has set: `values` gives it for the changes that
+        matter here. None: nothing. For a permit: when it was granted, or later.
+        """
+        # So long nodes may go by what held before.
+        since = min(granted_at, self.world.now) - 2 * self.plan.turn - TRAVEL_S
+        changes = [one for one in self.rules[scope] if one[2] in values]
+        known = [(-math.inf, -math.inf, None), *changes]
+        return [
+            values.get(rule)
+            for index, (_, _, rule) in enumerate(known)
+            if not any(
+                done <= since and not self._has_lost_data(sent)  # else older data may be back
+                for sent, done, _ in known[index + 1 :]
+            )
+        ]
+
+    def _check_pause(self, scope: str, node: Node, granted_at: float) -> None:
+        pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False}, granted_at)
+        if all(pauses):
+            self.violate(f"PAUSE {scope}: {node.name} begins a request")
+        refused_at = self.refused_at.get(scope, -math.inf)
+        pause_end = refused_at + 0.5 - SERVER_ROUNDING_S
+        is_lifted = any(
+            rule in ("resume", "reset") and done >= refused_at
+            for _, done, rule in self.rules[scope]
+        )
+        is_calm = self.plan.kind == "calm" and not is_lifted
+        if is_calm and refused_at + TRAVEL_S < granted_at < pause_end:
+            self.violate(f"BACKOFF {scope}: {node.name} begins a request")
+
+    def _has_lost_data(self, since: float) -> bool:
+        return any(at >= since for at in self.faults.losses_at)
+
+    def on_lost(self, node: Node, permit: Permit) -> None:
+        """A node has lost a permit."""
+        if self.plan.kind == "calm" or self.plan.theme == "safe":
+            self.violate(f"LOST {permit.scope}: by {node.name}, without a need")
+
+    def on_answer(self, request: Request) -> None:
+        """A request's node reports how its site answered."""
+        site = request.job.scopes[0]
+        if request.job.outcome == "failed":
+            self.failures[site] += 1
+        if request.job.outcome == "refused":
+            assert request.permits is not None
+            (permit,) = (one for one in request.permits.permits if one.scope == site)
+            began_at = permit.granted_at - request.node.clock_ahead
+            # What began before a refusal, or a pause, was heard of belongs to it.
+            before = max(self.refused_at.get(site, -math.inf), self.paused_at.get(site, -math.inf))
+            if began_at > before + TRAVEL_S:
+                self.refused_at[site] = self.world.now
+        if request.job.asks_pause:
+            self.paused_at[site] = self.world.now
+        if request.job.outcome in ("refused", "failed") or request.job.asks_pause:
+            self.harmed_at[site] = self.world.now
+
+    # Pace ---------------------------------------------------------------------------------------
+
+    def check_pace(self) -> None:
+        """No two starts closer than the delay, never more than burst + rate x time."""
+        for scope, starts in self.starts.items():
+            limit = self.plan.limits[scope]
+            times = sorted(starts)
+            if limit.delay:
+                is_ruled = any(rule == "delay" for _, _, rule in self.rules[scope])
+                delay = min(limit.delay, 0.5) if is_ruled else limit.delay
+                self._check_gaps(scope, times, delay * (1 - limit.jitter), 1)
+            if limit.rate:
+                self._check_gaps(scope, times, limit.interval, limit.burst)
+
+    def _check_gaps(self, scope: str, times: list[float], interval: float, burst: int) -> None:
+        arrival = -math.inf
+        for before, at in zip([-math.inf, *times], times, strict=False):
+            early = arrival - (burst - 1) * interval - at
+            jumps_at = [
+                jumped_at for jumped_at in self.faults.jumps_at if before <= jumped_at <= at
+            ]
+            has_jumped = bool(jumps_at)
+            slack = 2 * SERVER_ROUNDING_S + has_jumped * STEP * self.plan.lease
+            if any(scope not in self._in_use_at[jumped_at] for jumped_at in jumps_at):
+                slack = math.inf  # the key of an idle site may have expired
+            if early > slack:
+                self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
+            arrival = interval + (at if has_jumped else max(arrival, at))
+
+    # Liveness -----------------------------------------------------------------------------------
+
+    def check_progress(self, nodes: Iterable[Node], free_after: float) -> None:
+        """Once faults are over, whoever waits gets what is free, within `free_after` seconds."""
+        accounts = []
+        for node in nodes:
+            if node.semaphore._session is not None:
+                for account in node.semaphore._session.outbox.accounts.values():
+                    accounts.append(account)
+                    self._named_at[node.number, account.scope] = self.world.now
+        for scope, limit in self.plan.limits.items():
+            here = [account for account in accounts if account.scope == scope]
+            is_waited_for = any(account.waiting for account in here)
+            held = sum(len(one.held) + one.ending + one._hand.permits for one in here)
+            pending = sum(account._pending for account in here)
+            is_free = held < self._capacity(scope, limit)
+            if is_waited_for and is_free and self._may_start(scope, pending):
+                since = self._stalled.setdefault(scope, self.world.now)
+                # What was pending counts as begun when its node's lease is over.
+                as_begun = self._pace(scope) if self.plan.kind == "storm" else 0.0
+                if self.world.now - since > free_after + as_begun:
+                    self.violate(f"STALL {scope}: {held} held, others wait since {since:.3f}")
+                    self._stalled[scope] = self.world.now
+            else:
+                self._stalled.pop(scope, None)
+
+    def _capacity(self, scope: str, limit: Limit) -> int:
+        rules = [rule for _, _, rule in self.rules[scope] if isinstance(rule, int)]
+        since = self.world.now - (1 + RENEWAL) * self.plan.lease
+        own = [
+            limits[scope]
+            for node, limits in self.plan.own_limits.items()
+            if scope in limits and self._named_at.get((node, scope), -math.inf) >= since
+        ]
+        named = [one.concurrency for one in (limit, *own)]
+        if limit.adaptive or self.failures[scope]:
+            return 1
+        return min([*named, *rules])
+
+    def _may_start(self, scope: str, pending: int) -> bool:
+        """Whether no pace, pause or backoff may keep requests waiting. So many starts are granted
+        and have not begun: under a pace they count as if they began now.
+        """
+        if any(self._may_be(scope, {"pause": True, "resume": False, "reset": False})):
+            return False
+        pace = self._pace(scope)
+        if pace and pending >= self.plan.limits[scope].burst:
+            return False
+        last = max(self.starts[scope][-10:], default=-math.inf)
+        return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
+
+    def _pace(self, scope: str) -> float:
+        """How long a start may keep the next one waiting."""
+        limit = self.plan.limits[scope]
+        pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
+        return max(pace, 0.5) if any(rule == "delay" for *_, rule in self.rules[scope]) else pace
+
+    # Fairness -----------------------------------------------------------------------------------
+
+    def check_shares(
+        self, wants: dict[int, int], limit: int, holds: dict[int, float], length: float
+    ) -> None:
+        """At a site that is wanted all the time, the places at it are shared by max-min; and no
+        node waits for longer than the others' turns and requests take.
+        """
+        # Whoever asks for the next permit as it gives one back comes behind all who wait then.
+        longest = len(wants) * (self.plan.turn + max(holds.values())) + TRAVEL_S
+        are_alike = len(set(holds.values())) == 1
+        for node, share in max_min(wants, limit).items():
+            # Of those that hold as many each is served in turn, however long it takes; and whose
+            # only request has ended must wait for another's end.
+            due = share if are_alike else min(math.floor(share), wants[node] - 1)
+            held = self.held_s[node] / length  # less its ways to the server
+            if not self.plan.turn and held < 0.4 * due:
+                self.violate(f"SHARE node {node} has {held:.2f} places, {due:.2f} are due to it")
+            if wants[node] <= limit and self.longest_gap[node] > longest:
+                self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")
+
+    def check_jobs(
+        self, jobs: Mapping[int, tuple[str, float]], set_weights: Mapping[str, float], length: float
+    ) -> None:
+        """Jobs that want a site all the time share the places there, or the starts, by weight.
+        `jobs` and their weights are by node.
+        """
+        limit = self.plan.limits["a.com"]
+        is_paced = bool(limit.delay or limit.rate)
+        used: dict[str, float] = defaultdict(float)
+        for node, (job, _) in jobs.items():
+            used[job] += self.started[node] if is_paced else self.held_s[node]
+        weights = dict(jobs.values()) | {
+            name: set_weights[name] for name in used if name in set_weights
+        }
+        all_used = sum(used.values())
+        for name, weight in weights.items():
+            share = weight / sum(weights.values())
+            if abs(used[name] / all_used - share) > 0.02 or not used[name]:
+                self.violate(f"SHARE job {name} has {used[name] / all_used:.3f}, not {share:.3f}")
+        most = length / self._pace("a.com") if is_paced else length * limit.concurrency
+        if all_used < 0.9 * most:
+            self.violate(f"UNUSED: of {most:.0f} places or starts {all_used:.0f} were used")
+
+    # The end ------------------------------------------------------------------------------------
+
+    def free_after(self) -> float:
+        """Seconds within which a permit that is free goes to who waits, once faults are over."""
+        lease = self.plan.lease
+        of_dead_nodes = (1 + RENEWAL) * lease if self.plan.kind == "storm" else 0.0
+        of_breaks = CONNECT_S if self.plan.kind == "calm" and self.plan.faults else 0.0
+        return 2 * self.plan.turn + 0.1 + of_dead_nodes + of_breaks + lease / 50
+
+
+def max_min(wants: dict[int, int], places: float) -> dict[int, float]:
+    """Max-min fair shares of so many places."""
+    shares: dict[int, float] = {}
+    left = dict(wants)
+    while left:
+        share = places / len(left)
+        small = {node: want for node, want in left.items() if want <= share}
+        if not small:
+            return shares | dict.fromkeys(left, share)
+        for node, want in small.items():
+            shares[node] = float(want)
+            places -= want
+            del left[node]
+    return shares

@@ -1,0 +1,577 @@
+"""A plan's run: nodes with the real `FairSemaphore` make their requests, while faults strike."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from lab.simulation.faults import OF_LINKS, End, Misfortune
+from lab.simulation.history import HISTORY_S, History
+from lab.simulation.judge import Judge, Request
+from lab.simulation.network import Network, Weather, Wire
+from lab.simulation.plan import PHASES_S, Fault, Job, Plan
+from lab.simulation.server import Server
+from lab.simulation.world import BEGIN_S, Host, World
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.observer import (
+    Event,
+    Observer,
+    PermitGranted,
+    PermitLost,
+    StatementRefused,
+)
+from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.errors import (
+    ClosedError,
+    HostDownError,
+    PermitLostError,
+    ServerRefusedError,
+    ServerUnreachableError,
+)
+from semaphore_middleware.model import chance
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.hosts import order_of
+from semaphore_middleware.redis.calls import pack_begin
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server as Location
+from semaphore_middleware.redis.protocol import RECORDS, VERSION, pack_head
+from semaphore_middleware.redis.scripts import sha1_of
+
+URL = "redis://simulated"
+KEYS = Keys("semaphore")
+BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
+COPIES_PER_LEASE = 2  # of the server's data
+PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
+MOST_KEPT_MS = 2.2 * 86400e3  # of a key
+LIMIT_KEPT_MS = 7.1 * 86400e3  # of what an adaptive limit remembers; a clock set back adds to it
+CLOSING_S = 2.5  # that closing a node may take
+JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    plan: Plan
+    violations: list[str]
+    log: list[tuple[float, str, str]]
+    seconds: float
+    calls: int
+    requests: int
+    in_use: float = 0.0
+    """Seconds for which requests were open, of all together."""
+
+
+class Semaphore(FairSemaphore):
+    """The real one, whose connections are simulated."""
+
+    def __init__(self, network: Network, host: Host, **options: Any) -> None:
+        self._wires = partial(Wire, network, host)
+        super().__init__(URL, **options)
+
+    def _server(self, url: str) -> Location:
+        return connected_by(self._wires, super()._server(url))
+
+
+def connected_by(wires: Callable[..., Any], location: Location) -> Location:
+    """Let it open these connections."""
+    location._connector = replace(location._connector, connection_class=wires)  # type: ignore[arg-type]
+    return location
+
+
+class Witness(Observer):
+    """Tells the judge of a node's grants."""
+
+    def __init__(self, judge: Judge, node: Node) -> None:
+        self._judge = judge
+        self._node = node
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, PermitGranted):
+            self._judge.on_grant(self._node, event.permit, event.handed_on)
+        elif isinstance(event, PermitLost):
+            self._judge.on_lost(self._node, event.permit)
+        elif isinstance(event, StatementRefused):
+            self._judge.violate(f"REFUSED {self._node.name}: what it says makes no sense")
+
+
+class Node:
+    """One node's process, and its requests."""
+
+    def __init__(self, run: Run, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self.clock_ahead = run.random.uniform(0.0, 1e4)
+        self.host = Host(run.world, name, self.clock_ahead)
+        self.is_open = False
+        self.semaphore = Semaphore(
+            run.network,
+            self.host,
+            node=name,
+            lease=run.plan.lease,
+            turn=run.plan.turn,
+            **dict(zip(("job", "weight"), run.plan.jobs.get(number, ()), strict=False)),
+            backoff=BACKOFF,
+            history=HISTORY_S,
+            observers=[Witness(run.judge, self)],
+        )
+        self._run = run
+        self._judge = run.judge
+        self._turning = asyncio.Lock()
+
+    async def live(self, workers: list[_Worker]) -> None:
+        """Open the semaphore, make all requests, and close it."""
+        await self.open()
+        await asyncio.gather(*(self._work(worker) for worker in workers))
+        async with self._turning:
+            await self.close()
+
+    async def turn_off_and_on(self, seconds: float) -> None:
+        """Close the semaphore in order, and open it again."""
+        async with self._turning:
+            if self.is_open:
+                await self.close()
+                await asyncio.sleep(seconds)
+                await self.open()
+
+    async def open(self) -> None:
+        await self.semaphore.open()
+        self.is_open = True
+
+    async def close(self) -> None:
+        self.is_open = False
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self.semaphore.close()
+        if loop.time() - began > CLOSING_S and not self.host.thawed_at > self._run.world.now - 10:
+            self._judge.violate(f"CLOSE {self.name}: took {loop.time() - began:.1f} s")
+
+    async def _work(self, worker: _Worker) -> None:
+        while worker.jobs:
+            job = worker.jobs.pop(0)
+            await asyncio.sleep(job.pause)
+            while not self.is_open:  # noqa: ASYNC110 - as a crawl would, without any event
+                await asyncio.sleep(self._run.plan.lease / 10)
+            task = asyncio.ensure_future(self._request(job))
+            if job.cancel_after is not None:
+                await asyncio.wait([task], timeout=job.cancel_after)
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _request(self, job: Job) -> None:
+        judge, plan = self._judge, self._run.plan
+        job = replace(job, scopes=tuple(sorted(job.scopes, key=order_of)))
+        request = Request(self, job, self._run.world.now, job.scopes[0])
+        judge.waiting.append(request)
+        wanted = [(scope, plan.limit_of(self.number, scope)) for scope in job.scopes]
+        try:
+            request.permits = await self.semaphore.acquire_all(
+                wanted, timeout=job.timeout, owner=request, priority=job.priority
+            )
+        except (TimeoutError, ClosedError, HostDownError) as error:
+            judge.note(self.name, f"{' '.join(job.scopes)}: {type(error).__name__}")
+            return
+        finally:
+            if request in judge.waiting:
+                judge.waiting.remove(request)
+        with suppress(PermitLostError):
+            await self._transfer(request)
+
+    async def _transfer(self, request: Request) -> None:
+        job, permits, judge = request.job, request.permits, self._judge
+        assert permits is not None
+        try:
+            with permits.until_lost():
+                if job.outcome == "unused" or permits.withdrawn:
+                    return  # and gives them back unused
+                permits.begin()
+                judge.on_begin(request)
+                self._run.history.on_begin(request)
+                began_at = self._run.world.now
+                try:
+                    await asyncio.sleep(job.hold)
+                except asyncio.CancelledError:
+                    judge.note(self.name, f"is ended {' '.join(job.scopes)}")
+                    if any(permit.lost for permit in permits.permits):
+                        await asyncio.sleep(job.slow_end)
+                    raise
+                finally:
+                    judge.on_end(request, began_at)
+            self._report(request)
+        finally:
+            permits.release()
+
+    def _report(self, request: Request) -> None:
+        assert request.permits is not None
+        job, permit = request.job, request.permits.site_permit
+        assert permit is not None
+        self._judge.note(self.name, f"ends {' '.join(job.scopes)}: {job.outcome}")
+        self._judge.on_answer(request)
+        if job.outcome == "refused":
+            permit.refused(job.asks_pause)
+            self._run.history.on_refused(permit.scope)
+        elif job.outcome == "failed":
+            permit.failed()
+        else:
+            latency = None if job.outcome == "error" else job.hold
+            permit.answered(latency, job.asks_pause if latency is None else 0.0)
+
+
+@dataclass
+class _Worker:
+    node: int
+    jobs: list[Job]
+
+
+class Run:
+    """A world with a server, nodes, an operator and a judge, and a plan that is carried out."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed + 1)
+        chance.source = Random(plan.seed + 2)
+        self.world = World()
+        self.network = Network(self.world, self.random, plan.lease)
+        self.faults = Misfortune(self.network, COPIES_PER_LEASE)
+        self.judge = Judge(self.world, plan, self.faults)
+        self.server = self.network.server = Server(
+            self.network.publish, self._on_bug, self._on_grant, plan.lease
+        )
+        self.history = History(self.judge, self.server)
+        if plan.is_evicting:
+            self.server.set_evicting()
+        self.nodes: list[Node] = []
+        self.workers = [_Worker(one.node, list(one.jobs)) for one in plan.workers]
+        self._tasks: list[tuple[Node, asyncio.Task[Any]]] = []
+        self._faults_left = len(plan.faults)
+        self._operator = Host(self.world, "operator")
+        self._admin = Admin(URL, name="operator", lease=plan.lease)
+        connected_by(partial(Wire, self.network, self._operator), self._admin._link.server)
+
+    def run(self) -> Result:
+        """Carry the plan out, and judge."""
+        try:
+            return self._run()
+        finally:
+            self.world.end()
+
+    def _run(self) -> Result:
+        began = self.world.now
+        for number in range(self.plan.nodes):
+            self._add_node(number)
+        for fault in self.plan.faults:
+            self.world.after(fault.at, partial(self._strike, fault))
+        self._watch()
+        self._watch_keys()
+        if self.plan.faults:
+            self.faults.copy_while(lambda: self._faults_left > 0)
+        if self.plan.kind == "crowd":
+            self._judge_crowd()
+        elif self.plan.kind == "shared":
+            self._judge_shares()
+        else:
+            self._finish_work()
+            self._close_all()
+        self.judge.check_pace()
+        for host in self.world.hosts:
+            for error in host.errors:
+                self.judge.violate(f"ERROR {host.name}: {error}")
+        return Result(
+            self.plan,
+            self.judge.violations,
+            self.judge.log,
+            self.world.now - began,
+            self.server.calls,
+            self.judge.begun,
+            sum(self.judge.held_s.values()),
+        )
+
+    # What the judge looks at --------------------------------------------------------------------
+
+    def _on_bug(self, text: str) -> None:
+        self.judge.violate(f"SCRIPT {text}")
+
+    def _on_grant(self, key: bytes, node: bytes, _: int, first: int, last: int) -> None:
+        self.judge.on_server_grant(KEYS.scope_of(key), node.decode(), f"no. {first}-{last}")
+
+    def _watch(self) -> None:
+        """Look at all that holds at any time, again and again."""
+        judge, lease = self.judge, self.plan.lease
+        is_calm = self.plan.kind == "calm"
+        settling_since = BEGIN_S if is_calm else judge.faults_end
+        has_settled = self.world.now > settling_since + 2.5 * lease
+        if has_settled and (is_calm or not self._faults_left):
+            living = [node for node in self.nodes if not node.host.is_dead]
+            judge.check_progress(living, judge.free_after())
+        if any(not task.done() for _, task in self._tasks):
+            self.world.after(max(0.05, lease / 50), self._watch)
+
+    def _watch_keys(self) -> None:
+        self._check_keys()
+        if any(not task.done() for _, task in self._tasks):
+            self.world.after(self.plan.lease, self._watch_keys)
+
+    def _finish_work(self) -> None:
+        """Let all requests end, or a promise be broken; faults end by themselves."""
+        lease = self.plan.lease
+        for _ in range(PATIENCE_LEASES):
+            if self.judge.violations:
+                return
+            if all(task.done() or node.host.is_dead for node, task in self._tasks) and (
+                not self._faults_left
+            ):
+                break
+            self.world.run(self.world.now + lease)
+        for node, task in self._tasks:
+            if node.host.is_dead:
+                continue
+            if not task.done():
+                self.judge.violate(f"STUCK {node.name}: {node.semaphore!r}")
+            elif error := task.exception():
+                self.judge.violate(f"ERROR {node.name}: {error!r}")
+
+    def _close_all(self) -> None:
+        """Nothing may be left: neither in nodes nor on the server."""
+        if self.plan.kind == "calm":
+            self.world.run(self.world.now + 0.5)
+            for account in self._accounts():
+                self.judge.violate(f"LEFT {account} by nodes that have closed")
+        self.world.run(self.world.now + 3 * self.plan.lease)
+        self.history.check(any(fault.kind == "full" for fault in self.plan.faults))
+        if self._accounts():  # a dead node's: they end when somebody calls
+            probe = Node(self, -1, "probe")
+            task = probe.host.spawn(self._probe(probe))
+            for _ in range(20):
+                if not task.done():
+                    self.world.run(self.world.now + self.plan.lease)
+        for account in self._accounts():
+            self.judge.violate(f"LEFT {account}")
+        self._check_keys()
+        for node in self.nodes:
+            session = node.semaphore._session
+            timers = node.host.loop.left
+            if not node.host.is_dead and (session is not None or timers):
+                self.judge.violate(f"LEFT in {node.name}: {session}, {timers}")
+        if not self.faults.losses_at:
+            for scope, told in self.judge.failures.items():
+                heard = self.server.failures_heard(KEYS.of(scope)[0])
+                if heard > told:
+                    self.judge.violate(f"FEEDBACK {scope}: {heard} of {told} failures counted")
+
+    async def _probe(self, node: Node) -> None:
+        await node.semaphore.open()
+        for _ in range(6):  # the leases' clock moves by a step a call, if it has been set back
+            for scope, limit in self.plan.limits.items():
+                with suppress(TimeoutError, HostDownError):
+                    permit = await node.semaphore.acquire(scope, limit, self.plan.lease / 10)
+                    permit.release()
+            await asyncio.sleep(0.4 * self.plan.lease)
+        await node.semaphore.close()
+
+    def _accounts(self) -> list[str]:
+        found = []
+        for scope in self.plan.limits:
+            key = KEYS.of(scope)[0]
+            fields = self.server.fields(key)
+            found += [f"{scope} {name.decode()}" for name in fields if name.startswith(b"node:")]
+        return found
+
+    def _check_keys(self) -> None:
+        """Keys end by themselves, but for those of which one is enough for all."""
+        for key, left_ms in self.server.keys_left():
+            is_limit = key.startswith(KEYS.named("limit"))
+            most_ms = LIMIT_KEPT_MS if is_limit else MOST_KEPT_MS
+            is_late = left_ms is None or left_ms > most_ms
+            if is_late and key not in (KEYS.epoch, KEYS.rules, KEYS.changed_rules):
+                self.judge.violate(f"EXPIRY {key.decode()}: {left_ms}")
+
+    def _judge_crowd(self) -> None:
+        judge, plan = self.judge, self.plan
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        holds = {worker.node: worker.jobs[0].hold for worker in plan.workers}
+        hold = max(holds.values())
+        limit = plan.limits["a.com"].concurrency
+        first_turns = plan.nodes * (plan.turn + hold)
+        self.world.run(self.world.now + plan.lease + first_turns + 20 * hold)  # since the recovery
+        judge.held_s.clear()
+        judge.longest_gap.clear()
+        length = 200 * hold / limit
+        self.world.run(self.world.now + length)
+        wants = Counter(worker.node for worker in plan.workers)
+        judge.check_shares(wants, limit, holds, length)
+
+    def _judge_shares(self) -> None:
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        jobs = dict(self.plan.jobs)
+        last = max(jobs)
+        set_weights = dict(fault.of for fault in self.plan.faults if fault.kind == "share")
+        for until in PHASES_S:
+            end = BEGIN_S + until - 0.001  # before the next phase begins
+            self.world.run(end - JUDGED_S)
+            self.judge.held_s.clear()
+            self.judge.started.clear()
+            self.world.run(end)
+            is_away = until == PHASES_S[1]
+            here = {node: job for node, job in jobs.items() if not (is_away and node == last)}
+            weights = set_weights if until == PHASES_S[2] else {}
+            self.judge.check_jobs(here, weights, JUDGED_S)
+            if self.judge.violations:
+                return
+
+    # Faults -------------------------------------------------------------------------------------
+
+    def _add_node(self, number: int) -> None:
+        """A node that carries on with what is left of the requests of this number."""
+        node = Node(self, number, f"n{number}.{len(self.nodes)}")
+        self.nodes.append(node)
+        workers = [worker for worker in self.workers if worker.node == number]
+        self._tasks.append((node, node.host.spawn(node.live(workers))))
+
+    def _node(self, number: int) -> Node | None:
+        """The living node of this number, if there is one that is neither frozen nor closed."""
+        for node in self.nodes:
+            if (
+                node.number == number
+                and node.is_open
+                and not (node.host.is_dead or node.host.is_frozen)
+            ):
+                return node
+        return None
+
+    def _strike(self, fault: Fault) -> None:
+        self.judge.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
+        if fault.kind == "jump":
+            self.judge.on_jump({scope for scope in self.plan.limits if self._is_in_use(scope)})
+        own = getattr(self, f"_{fault.kind.replace(' ', '_')}", None)
+        if own is not None:
+            end = own(fault)
+        elif fault.kind in OF_LINKS:
+            node = self._node(fault.node)
+            end = self.faults.strike_link(fault, node.host) if node else None
+        else:
+            end = self.faults.strike(fault)
+        if end is None:
+            self._end_fault(fault, lambda: None)
+        else:
+            self.world.after(fault.seconds, partial(self._end_fault, fault, end))
+
+    def _end_fault(self, fault: Fault, end: Callable[[], object]) -> None:
+        if fault.seconds:
+            self.judge.note("fault", f"{fault.kind} node {fault.node} is over")
+        end()
+        self._faults_left -= 1
+        if not self._faults_left:
+            self.judge.faults_end = self.world.now
+            for scope in sorted({one.of[0] for one in self.plan.faults if one.kind == "rule"}):
+                self._operator.spawn(self._resume_in_the_end(scope))
+
+    # Each strikes, and returns what ends it; None: it is over at once.
+
+    def _freeze(self, fault: Fault) -> End | None:
+        node = self._node(fault.node)
+        if node is None:
+            return None
+        node.host.freeze()
+        return node.host.thaw
+
+    def _kill(self, fault: Fault) -> End | None:
+        node = self._node(fault.node)
+        if node is None:
+            return None
+        node.host.kill()
+        self.judge.forget(node)
+        self.network.break_all(node.host)
+        return partial(self._add_node, node.number)
+
+    def _close(self, fault: Fault, seconds: float | None = None) -> None:
+        node = self._node(fault.node)
+        if node is not None:
+            away = fault.seconds if seconds is None else seconds
+            self._tasks.append((node, node.host.spawn(node.turn_off_and_on(away))))
+
+    def _reopen(self, fault: Fault) -> None:
+        self._close(fault, 0.0)
+
+    def _add(self, fault: Fault) -> None:
+        """A visitor, with some requests of its own."""
+        node = Node(self, fault.node, f"v{len(self.nodes)}")
+        self.nodes.append(node)
+        jobs = self.plan.workers[0].jobs[:3] if self.plan.workers else ()
+        self._tasks.append((node, node.host.spawn(node.live([_Worker(fault.node, list(jobs))]))))
+
+    def _is_in_use(self, scope: str) -> bool:
+        """Whether the server knows of anybody who holds or waits."""
+        state = self.server.field(KEYS.of(scope)[0], b"state")
+        return state is not None and not state[RECORDS["state"].names.index("idle_since")]
+
+    # What operators do --------------------------------------------------------------------------
+
+    def _evict_the_dead(self, _: Fault) -> None:
+        for node in self.nodes:
+            if node.host.is_dead:
+                self._operate(partial(self._admin.evict, node.semaphore.node))
+
+    def _older_version(self, _: Fault) -> None:
+        """A call as a node of another version makes it, which changes nothing."""
+        # One that finds a server without a past, or one that nobody has used for long, may use it.
+        if self.faults.losses_at or self.faults.jumps_at:
+            return
+        if not self.server.field(KEYS.epoch, b"version"):
+            return
+        call = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
+        older = ["1" if part == VERSION else part for part in call.arguments]
+        parts = (len(call.keys), *call.keys, *older)
+        arguments = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+        source, now = call.script.source, self.world.now
+        self.server.execute((b"SCRIPT", b"LOAD", source.encode()), now)
+        reply = self.server.execute((b"EVALSHA", sha1_of(source).encode(), *arguments), now)
+        if not isinstance(reply, Exception) and reply[0]:
+            self.judge.violate("VERSION: a node of another version may use the server")
+
+    def _share(self, fault: Fault) -> None:
+        self._operate(partial(self._admin.share, *fault.of))
+
+    def _rule(self, fault: Fault) -> None:
+        self._operate(partial(self._change_rule, *fault.of))
+
+    async def _change_rule(self, scope: str, rule: Any) -> None:
+        sent = self.world.now
+        known = self.judge.rules[scope]
+        known.append((sent, float("inf"), rule))
+        if rule in ("pause", "resume", "reset"):
+            await getattr(self._admin, rule)(scope)
+        else:
+            await self._admin.configure(scope, {"delay": 0.5} if rule == "delay" else rule)
+        known[known.index((sent, float("inf"), rule))] = (sent, self.world.now, rule)
+
+    async def _resume_in_the_end(self, scope: str) -> None:
+        while True:
+            with suppress(ServerUnreachableError, ServerRefusedError):
+                return await self._change_rule(scope, "resume")
+            await asyncio.sleep(1.0)
+
+    def _operate(self, act: Callable[[], Any]) -> None:
+        async def do() -> None:
+            with suppress(ServerUnreachableError, ServerRefusedError):
+                await act()
+
+        self._operator.spawn(do())
+
+
+def run(plan: Plan) -> Result:
+    """Carry a plan out, in a world of its own."""
+    random, disabled = chance.source, logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return Run(plan).run()
+    finally:
+        chance.source = random
+        logging.disable(disabled)

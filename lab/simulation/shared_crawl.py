@@ -1,0 +1,892 @@
+"""Shared crawls in the simulated world: the real scheduler and the real scripts, under faults.
+
+Nodes crawl a random graph of pages. A page yields links and items, and some callbacks are slow.
+Only Scrapy's engine, crawler and downloader are stand-ins. The judge sees on the server which
+requests go back to the queues, and in the nodes which items are in the feeds' files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from scrapy import Request, Spider, signals
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.http import Response
+from scrapy.settings import BaseSettings
+from scrapy.utils.request import RequestFingerprinter
+from twisted.internet.defer import Deferred, fail, succeed
+
+from lab.simulation.faults import OF_LINKS, End, Misfortune
+from lab.simulation.network import Network, Wire
+from lab.simulation.plan import Fault, weather
+from lab.simulation.run import Result, connected_by
+from lab.simulation.server import Server
+from lab.simulation.world import BEGIN_S, Host, World
+from semaphore_middleware.model import chance
+from shared_crawl import node_state, outbox, prefetch, scheduler
+from shared_crawl.client import (
+    CALL_TIMEOUT_S,
+    CrawlClient,
+    Demand,
+    NewRequest,
+    Outcome,
+)
+from shared_crawl.engine import CrawlEngine
+from shared_crawl.keys import CrawlKeys, Places, site_of
+from shared_crawl.scheduler import Scheduler
+from shared_crawl.settings import CrawlSettings
+from tests.shared_crawl.node import SitesQueue
+
+URL = "redis://simulated"
+KEYS = CrawlKeys("crawl", "sim")
+CONCURRENT_REQUESTS = 6
+HEARTBEAT_S = 5.0  # of Scrapy's engine
+LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
+QUEUES = ("scrapy.squeues.FifoMemoryQueue", "scrapy.squeues.LifoMemoryQueue")
+COPIES_PER_LEASE = 20  # of the server's data
+PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
+PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the graph. Times are in seconds."""
+
+    site: str
+    links: tuple[int, ...]
+    items: int
+    latency: float
+    callback: float  # what lies between two of the things that its callback yields
+    pipeline: float  # which each of its items takes
+    failures: int = 0  # after which it responds; each time it is retried, unfiltered, as by Scrapy
+    is_fatal: bool = False  # to its node, each time
+
+
+@dataclass(frozen=True)
+class CrawlPlan:
+    """A run. Times are in seconds from its beginning. The first page is where the crawl starts."""
+
+    seed: int
+    lease: float
+    nodes: int
+    pages: tuple[Page, ...]
+    faults: tuple[Fault, ...] = ()
+    most_at_site: int = 2  # requests of a node; then the site is full
+    max_pages: int = 0
+    max_pages_per_site: int = 0
+    is_second_run: bool = False  # a run of the same name has ended before
+    last_first: bool = True  # the order of a site's requests
+    most_new: int = 500  # requests in a call
+    most_ready: int = 32  # that a node has taken ahead: the others are on the server only
+    heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
+
+    @property
+    def reachable(self) -> set[int]:
+        """The pages that are to be done: no fatal ones, and none that only those link to."""
+        found, to_visit = {0}, [0]
+        while to_visit:
+            links = self.pages[to_visit.pop()].links
+            new = {link for link in links if not self.pages[link].is_fatal} - found
+            found |= new
+            to_visit += new
+        return found
+
+
+def plan_for(seed: int) -> CrawlPlan:
+    """The plan of a seed."""
+    random = Random(seed)
+    lease = random.choice((2.0, 5.0, 15.0))
+    nodes = random.choice((1, 2, 3, 3, 4))
+    count = random.choice((10, 25, 40))
+    slow, fatal = random.choice((0.0, 0.05)), random.choice((0.0, 0.0, 0.04))
+    pages = tuple(
+        Page(
+            site=random.choice("aaabcd"),
+            links=tuple(random.randrange(count) for _ in range(random.choice((0, 1, 3, 8)))),
+            items=random.choice((1, 1, 2)),
+            latency=lease * random.choice((0.001, 0.05, 0.1, 0.3)),
+            callback=lease * (1.3 if random.random() < slow else random.choice((0.0, 0.01))),
+            pipeline=lease * random.choice((0.0, 0.0, 0.02, 0.2)),
+            failures=int(random.random() < 0.1),
+            is_fatal=random.random() < fatal,
+        )
+        for _ in range(count)
+    )
+    first = pages[0].links + tuple(range(1, min(count, 6)))
+    pages = (Page("a", first, 1, 0.01, 0.0, 0.0), *pages[1:])
+    faults = _faults(random, nodes, lease) if random.random() < 0.85 else ()
+    # If no node is left that knows better, a server that has gone back to the run before says that
+    # the crawl has ended.
+    may_end = fatal or any(fault.kind in ("kill", "close") for fault in faults)
+    is_second_run = random.random() < 0.3 and not may_end
+    if is_second_run:
+        faults = (*faults, Fault(random.uniform(0.02, 0.5) * lease, "go back"))
+    is_heard = not any(fault.kind in TROUBLE - {"freeze"} for fault in faults)
+    return CrawlPlan(
+        seed,
+        lease,
+        nodes,
+        pages,
+        faults,
+        most_at_site=random.choice((1, 2, 6)),
+        max_pages=random.choice((0,) * 6 + (10,)),
+        max_pages_per_site=random.choice((0,) * 6 + (3,)),
+        last_first=random.random() < 0.5,
+        is_second_run=is_second_run,
+        most_new=random.choice((2, 500)),
+        most_ready=random.choice((2, 32)),
+        heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
+    )
+
+
+OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break")
+OF_NODES = ("freeze", "freeze", "kill", "kill", "close", "add")
+OF_SERVER = (
+    "server stands",
+    "server away",
+    "restart",
+    "flush",
+    "replica",
+    "replica",
+    "jump",
+    "jump",
+    "scripts gone",
+    "full",
+    "go back",
+    "split brain",
+)
+# Calls come late, or twice, or recent requests are sent again.
+OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands", "restart"}
+# A living node may lose its lease.
+TROUBLE = OVERTAKING | {
+    "freeze",
+    "server away",
+    "flush",
+    "replica",
+    "full",
+    "go back",
+    "split brain",
+}
+LOSING = {"flush", "replica", "go back", "split brain"}  # data
+OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "kill", "close"}
+
+
+def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
+    all_kinds = OF_NETWORK + OF_NODES + OF_SERVER
+    jumps, failovers = ("jump", "jump", "jump", "close"), ("split brain", "replica")
+    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, jumps, failovers))
+    faults, at, jumped_at = [], random.uniform(0.02, 1.0) * lease, -lease
+    for _ in range(random.choice((1, 2, 4, 8))):
+        kind = random.choice(kinds)
+        of: Any = None
+        if kind == "jump" and at - jumped_at < 1.5 * lease:  # see docs/guarantees.md
+            kind = "break"
+        if kind == "weather":
+            of = weather(random, message_lost=(0.0, 0.05, 0.5, 1.0))
+        elif kind == "restart":
+            of = random.choice(("empty", "with its data"))
+        elif kind in ("replica", "split brain"):
+            of = random.choice((0.0, 0.01, 0.1, 0.2)) * lease  # what it lacks
+        elif kind == "jump":
+            of = random.choice((-3600.0, -1.0, 2.0, 20.0, 20.0, 3600.0))
+            jumped_at = at
+        seconds = random.choice((0.05, 0.2, 0.5, 0.8, 1.5, 3.0)) * lease
+        faults.append(Fault(at, kind, random.randrange(nodes), seconds, of))
+        at += random.uniform(0.02, 1.0) * lease
+    return tuple(faults)
+
+
+# Stand-ins for Scrapy ---------------------------------------------------------------------------
+
+
+class _Signals:
+    def __init__(self) -> None:
+        self._handlers: dict[object, list[Callable[[], object]]] = defaultdict(list)
+
+    def connect(self, handler: Callable[[], object], signal: object, **_: object) -> None:
+        self._handlers[signal].append(handler)
+
+    def send(self, signal: object) -> None:
+        for handler in self._handlers[signal]:
+            handler()
+
+    def send_catch_log(self, _signal: object, **_: object) -> None:
+        """Nobody hears of requests that are dropped."""
+
+
+class _SiteQueue(SitesQueue):
+    """First in, first out, but for requests of full sites."""
+
+    @classmethod
+    def from_crawler(cls, *crawler: Any, **_: object) -> Self:
+        queue = cls()
+        queue.is_full = crawler[0].engine.is_full  # type: ignore[method-assign]
+        return queue
+
+
+class _Engine(CrawlEngine):
+    """Ours, but for what looks at the process around it."""
+
+    def spider_arguments(self) -> dict[str, Any] | None:
+        return {}
+
+    def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
+        pass
+
+    def cookies_of(self, _jar: object) -> list[dict[str, Any]]:
+        return []
+
+
+class _Feed:
+    """A feed's file: what was written to it is lost with the process until it is flushed."""
+
+    closed = False
+
+    def __init__(self, written: list[tuple[int, int]]) -> None:
+        self.buffer: list[tuple[int, int]] = []
+        self._written = written
+
+    def fileno(self) -> int:
+        raise OSError
+
+    def flush(self) -> None:
+        self._written += self.buffer
+        self.buffer.clear()
+
+
+class _ScrapyEngine:
+    """As much of Scrapy's engine, downloader and scraper as a crawl needs."""
+
+    def __init__(self, node: CrawlNode) -> None:
+        self.node = node
+        self.running = True
+        self.open_at: Counter[str] = Counter()
+        self._start: AsyncIterator[Request] | None = self.start()
+        self._slot = SimpleNamespace(inprogress=set(), nextcall=self)
+        self.downloader = SimpleNamespace(fetch=self._result_of)
+        self.scraper = SimpleNamespace(spidermw=self)
+        self._busy = 0  # requests that are with the downloader or with the spider
+        self._next: asyncio.Handle | None = None
+        self._results: dict[Request, Deferred[Any]] = {}
+        self._closing = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def is_full(self, site: str) -> bool:
+        return self.open_at[site] >= self.node.plan.most_at_site
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._tasks)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.is_set()
+
+    def open(self) -> None:
+        self._tasks = [self.node.host.spawn(work()) for work in (self._read_start, self._beat)]
+
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request(self.node.url_of(0), dont_filter=True)  # as Scrapy's own
+
+    async def process_start(self) -> AsyncIterator[Request]:
+        return self.start()
+
+    def crawl(self, request: Request) -> None:
+        self.node.scheduler.enqueue_request(request)
+        self.schedule()
+
+    async def _read_start(self) -> None:
+        assert self._start is not None
+        async for request in self._start:
+            self.crawl(request)
+        self._start = None
+        self.schedule()
+
+    async def _beat(self) -> None:
+        while not self._closing.is_set():
+            self.schedule()
+            await asyncio.sleep(self.node.plan.heartbeat)
+
+    def schedule(self) -> None:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._next = None
+        scheduler = self.node.scheduler
+        while not self._closing.is_set() and len(self._slot.inprogress) < CONCURRENT_REQUESTS:
+            request = scheduler.next_request()
+            if request is None:
+                break
+            self._slot.inprogress.add(request)
+            self.open_at[request.url.split("/")[2]] += 1
+            self.node.host.spawn(self._process(request))
+        if self._is_idle and not self._closing.is_set():
+            self.node.crawler.signals.send(signals.spider_idle)
+            if self._is_idle:
+                self.node.host.spawn(self.close_spider_async(reason="finished"))
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._busy or self._start or self.node.scheduler.has_pending_requests())
+
+    async def _process(self, request: Request) -> None:
+        """From the downloader, through the spider's callback, to the pipelines."""
+        number = number_of(request.url)
+        page, site = self.node.plan.pages[number], request.url.split("/")[2]
+        self._busy += 1
+        with_response = await self._download(request, page)
+        self._busy -= 1
+        self.open_at[site] -= 1
+        self.schedule()
+        await asyncio.sleep(0)  # it is neither there nor here
+        self._busy += 1
+        if with_response:
+            await self._call_back(number, page)
+        self._busy -= 1
+        self._slot.inprogress.discard(request)
+        self.schedule()
+
+    async def _download(self, request: Request, page: Page) -> bool:
+        visit = self.node.run.on_visit(self.node, request.url)
+        if page.is_fatal:
+            self.node.run.kill(self.node, HEARTBEAT_S)
+            await asyncio.sleep(PATIENCE_S)
+        try:
+            async with asyncio.timeout(page.latency):
+                await self._closing.wait()
+        except TimeoutError:
+            again = request.replace(dont_filter=True)
+            fails = visit <= page.failures
+            self._results[request] = succeed(again if fails else Response(request.url))
+        else:  # the spider closes: half of the requests wait for a permit, and get none any more
+            closing = IgnoreRequest("the spider is closing")
+            begun = self.node.run.random.random() < 0.5
+            self._results[request] = succeed(Response(request.url)) if begun else fail(closing)
+        deferred = self.downloader.fetch(request)
+        result = deferred.result
+        deferred.addErrback(lambda _: None)
+        if isinstance(result, Request):
+            self.node.run.retried[number_of(request.url)] += result is not request
+            self.crawl(result)
+        return isinstance(result, Response)
+
+    def _result_of(self, request: Request) -> Deferred[Any]:
+        return self._results.pop(request)
+
+    async def _call_back(self, number: int, page: Page) -> None:
+        for at in range(max(len(page.links), page.items)):
+            await asyncio.sleep(page.callback)
+            if at < len(page.links):
+                self.crawl(Request(self.node.url_of(page.links[at])))
+            if at < page.items:
+                await asyncio.sleep(page.pipeline)
+                self.node.feed.buffer.append((number, at))
+
+    async def close_spider_async(self, reason: str) -> None:
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        for task in self._tasks:
+            task.cancel()
+        while self._slot.inprogress:  # noqa: ASYNC110 - simulated time
+            await asyncio.sleep(0.01)
+        self.running = False
+        await self.node.scheduler.close(reason)
+        self.node.crawler.signals.send(signals.spider_closed)
+        self.node.feed.flush()
+        self.node.on_closed(reason)
+
+
+# Nodes, and what they are judged by --------------------------------------------------------------
+
+
+def _stand_in(**parts: Any) -> Any:
+    return SimpleNamespace(**parts)
+
+
+def number_of(url: str) -> int:
+    return int(url.rpartition("/")[2])
+
+
+class _Server(Server):
+    """Tells of each request that goes back to the queues, and of each lease that ends."""
+
+    def __init__(self, run: Crawl, publish: Callable[[bytes, bytes], None]) -> None:
+        super().__init__(publish, run.on_bug, lambda *_: None)
+        self._crawl = run
+
+    def execute(self, command: Sequence[bytes], now: float) -> Any:
+        if command[0] != b"EVALSHA":
+            return super().execute(command, now)
+        arguments = command[3 + int(command[2]) :]
+        caller = arguments[1] if len(arguments) > 1 else b""
+        had_ended = self.has_ended
+        working, taken = self._members("working"), self._members("taken")
+        in_hand = Counter(member.partition(b"\0")[0] for member in taken)
+        reply = super().execute(command, now)
+        lost = working - self._members("working") - {caller}
+        if self.has_ended and not had_ended:
+            self._crawl.on_end()
+        for name in lost:
+            self._crawl.on_lease_end(name)
+        for member in taken - self._members("taken"):
+            name, _, place = member[:-1].partition(b"\0")
+            data = self.field(KEYS.key("requests"), place) or self.field(KEYS.key("aside"), place)
+            if data is not None:
+                number, alone = number_of(json.loads(data)["url"]), in_hand[name] == 1
+                self._crawl.on_return(name, number, name in lost, alone)
+        return reply
+
+    @property
+    def has_ended(self) -> bool:
+        return self.field(KEYS.key("run"), b"ended") is not None
+
+    def _members(self, part: str) -> set[bytes]:
+        return set(self.fields(KEYS.key(part)))
+
+
+class CrawlNode:
+    """A process that crawls, from when it joins until it ends."""
+
+    def __init__(self, run: Crawl, number: int, new_run: bool) -> None:
+        self.run = run
+        self.plan = run.plan
+        self.number = number
+        self.host = Host(run.world, f"n{number}.{len(run.nodes)}", run.random.uniform(0.0, 1e4))
+        self.feed = _Feed(run.written)
+        self.engine = _ScrapyEngine(self)
+        self.began_at = run.world.now
+        self.away_s = 0.5
+        self.is_stopped = False  # in order, from outside
+        self.closed_at: float | None = None
+        self.starved_s = 0.0
+        self.visits = 0
+        settings = BaseSettings(
+            {
+                "REDIS_URL": URL,
+                "CRAWL": "sim",
+                "CRAWL_LEASE": run.plan.lease,
+                "CRAWL_MAX_PAGES": run.plan.max_pages,
+                "CRAWL_MAX_PAGES_PER_SITE": run.plan.max_pages_per_site,
+                "SCHEDULER_MEMORY_QUEUE": QUEUES[run.plan.last_first],
+                "SCHEDULER_START_MEMORY_QUEUE": QUEUES[not run.plan.last_first],
+                "CRAWL_RUN": "new" if new_run else "",
+                "CRAWL_VERSION": "1",
+                "SCHEDULER_PRIORITY_QUEUE": _SiteQueue,
+                "DUPEFILTER_CLASS": RFPDupeFilter,
+                "SEMAPHORE_NODE": f"n{number}",  # also of one that is started again
+            }
+        )
+        exporter = SimpleNamespace(slots=[SimpleNamespace(file=self.feed)])
+        self.crawler = _stand_in(
+            settings=settings,
+            engine=self.engine,
+            signals=_Signals(),
+            stats=SimpleNamespace(inc_value=lambda _: None, get_stats=self.stats),
+            request_fingerprinter=RequestFingerprinter(),
+            get_extension=lambda _: exporter,
+            crawling=True,
+        )
+        self.crawler.spider = self.spider = Spider("simulated")
+        self.spider.crawler, self.spider.settings = self.crawler, settings
+        self.scheduler = Scheduler(self.crawler)
+        self.scheduler.engine = _Engine(self.crawler)
+        connected_by(partial(Wire, run.network, self.host), self.scheduler.client.link.server)
+
+    def stats(self) -> dict[str, int]:
+        return {"downloader/request_count": self.visits, "scheduler/unsummed": 1}
+
+    def url_of(self, number: int) -> str:
+        return f"http://{self.plan.pages[number].site}/{number}"
+
+    @property
+    def name(self) -> bytes:
+        return self.scheduler.client.node.encode()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it runs, and is to crawl on."""
+        return not (self.host.is_dead or self.host.is_frozen or self.engine.is_closing)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it has nothing to do, though there are requests that it could start."""
+        server = self.run.server
+        sites = {site_of(place) for place in server.fields(KEYS.key("queue"))}
+        ahead = self.scheduler.state.prefetch
+        return (
+            self.is_at_work
+            and not (self.engine._slot.inprogress or ahead.ready)
+            and not all(map(ahead.is_skipped, sites))
+        )
+
+    async def live(self) -> None:
+        await self.scheduler.open(self.spider)
+        try:
+            self.crawler.signals.send(signals.spider_opened)
+        except CloseSpider as closing:
+            await self.engine.close_spider_async(reason=closing.reason)
+        else:
+            self.engine.open()
+
+    def on_closed(self, reason: str) -> None:
+        """The process ends; whatever has started it does so again if it has failed."""
+        self.closed_at = self.run.world.now
+        failed = self.crawler.spider is None
+        self.run.note(self.host.name, f"ends: {reason}, {failed=}")
+        if failed:
+            self.run.start_later(self.number, self.away_s)
+
+
+class Crawl:
+    """A world with a server and nodes that crawl, and what was promised them."""
+
+    def __init__(self, plan: CrawlPlan) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed + 1)
+        chance.source = Random(plan.seed + 2)
+        self.world = World()
+        self.network = Network(self.world, self.random, plan.lease)
+        self.server = self.network.server = _Server(self, self.network.publish)
+        self.faults = Misfortune(self.network, COPIES_PER_LEASE)
+        self.nodes: list[CrawlNode] = []
+        self.written: list[tuple[int, int]] = []  # page and item: in the feeds' files
+        self.visits: Counter[int] = Counter()
+        self.returned: Counter[int] = Counter()
+        self.retried: Counter[int] = Counter()
+        self.died_with: Counter[int] = Counter()
+        self.died_alone_with: Counter[int] = Counter()
+        self.violations: list[str] = []
+        self.log: list[tuple[float, str, str]] = []
+        self._operator = Host(self.world, "operator")
+        self._before: Any = None  # the server's data before the crawl
+        self._to_come = len(plan.faults)  # faults
+        self._starting = 0  # nodes that will
+        self._has_lost_data = False
+        self._overtaken = False  # a call may have come late, or twice
+        self._troubled_until = 0.0
+        self._ended_at, self._was_quiet = 0.0, False
+
+    def violate(self, text: str) -> None:
+        self.violations.append(f"{self.world.now:.3f} {text}")
+        self.note("judge", text)
+
+    def note(self, who: str, what: str) -> None:
+        self.log.append((self.world.now, who, what))
+
+    # What is seen -------------------------------------------------------------------------------
+
+    def on_bug(self, text: str) -> None:
+        self.violate(f"SCRIPT {text}")
+
+    def on_visit(self, node: CrawlNode, url: str) -> int:
+        """How many visits of a page there were, with this one."""
+        number = number_of(url)
+        self.note(node.host.name, f"asks for {url}")
+        self.visits[number] += 1
+        node.visits += 1
+        # As in Scrapy, where the crawl starts is fetched once more if a page links to it.
+        allowed = 1 + (number == 0) + self.returned[number] + self.retried[number]
+        may_repeat = self._has_lost_data or (self.retried[number] and self._overtaken)
+        if self.visits[number] > allowed and not may_repeat:
+            self.violate(f"TWICE page {number}: its request has not gone back")
+        return self.visits[number]
+
+    def on_return(self, name: bytes, number: int, by_death: bool, alone: bool) -> None:
+        self.returned[number] += 1
+        self.died_with[number] += by_death
+        self.died_alone_with[number] += by_death and alone
+        self.note("server", f"page {number} goes back from {name.decode()}: {by_death=}")
+        node = self._named(name)
+        at_work = [number_of(request.url) for request in node.engine._slot.inprogress]
+        if not by_death and number in at_work and node.is_at_work and not self._overtaken:
+            self.violate(f"GIVEN BACK page {number}, at which {node.host.name} is at work")
+
+    def on_lease_end(self, name: bytes) -> None:
+        node = self._named(name)
+        self.note("server", f"{node.host.name} counts as dead")
+        has_left = node.closed_at is not None
+        if (node.is_at_work or has_left) and self.is_quiet_for(node):
+            self.violate(f"LEASE of {node.host.name} has ended, {has_left=}")
+
+    def is_quiet_for(self, node: CrawlNode) -> bool:
+        """Whether nothing has kept this node from the server for long enough."""
+        since = max(self._troubled_until, node.host.thawed_at)
+        lost_call_s = 2 * CALL_TIMEOUT_S  # what waits for a reply, then connects
+        settled = self.world.now - since > lost_call_s + self.plan.lease
+        return settled and not node.host.is_frozen
+
+    def on_end(self) -> None:
+        self._ended_at = self.world.now
+        self._was_quiet = all(map(self.is_quiet_for, self.nodes))
+
+    def _named(self, name: bytes) -> CrawlNode:
+        return next(node for node in self.nodes if node.name == name)
+
+    # The run ------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        try:
+            self._crawl()
+        finally:
+            self.world.end()
+        passed = self.world.now - BEGIN_S
+        return Result(
+            self.plan,  # type: ignore[arg-type]
+            self.violations,
+            self.log,
+            passed,
+            self.server.calls,
+            self.visits.total(),
+        )
+
+    def _crawl(self) -> None:
+        plan = self.plan
+        if plan.is_second_run:
+            self._operate(self._end_a_run)
+            self.world.run(self.world.now + 30.0)
+        self._before = self.server.snapshot()
+        for number in range(plan.nodes):
+            self._start(number, new_run=plan.is_second_run)
+        for fault in plan.faults:
+            self.world.after(fault.at, partial(self._strike, fault))
+        self.faults.copy_while(lambda: self._to_come > 0)
+        self._wait_for_end()
+        for _ in range(3):
+            if not self._judge_aside() or self.violations:
+                break
+            self._operate(self._retry)
+            self.world.run(self.world.now + 1.0)
+            self._start(0)
+            self._wait_for_end()
+        if not self.violations:
+            self._judge_end()
+
+    async def _end_a_run(self, client: CrawlClient) -> None:
+        await client.join()
+        await client.sync([NewRequest(Places().new_place("a", 0), b"{}")])
+        (page,) = (await client.sync(demand=Demand(1, 1))).taken
+        page.outcome = Outcome.PAGE
+        await client.idle([page])
+
+    async def _retry(self, client: CrawlClient) -> None:
+        await client.retry()
+
+    def _operate(self, act: Callable[[CrawlClient], Any]) -> None:
+        async def do() -> None:
+            client = CrawlClient(CrawlSettings(URL, "sim", "operator", lease=self.plan.lease))
+            connected_by(partial(Wire, self.network, self._operator), client.link.server)
+            await act(client)
+            await client.link.close()
+
+        self._operator.spawn(do())
+
+    def _start(self, number: int, new_run: bool = False) -> None:
+        node = CrawlNode(self, number, new_run)
+        self.nodes.append(node)
+        node.host.spawn(node.live())
+
+    def start_later(self, number: int, seconds: float) -> None:
+        def start() -> None:
+            self._starting -= 1
+            self._start(number)
+
+        self._starting += 1
+        self.world.after(seconds, start)
+
+    def kill(self, node: CrawlNode, away_s: float) -> None:
+        """End its process, and start it again later."""
+        self.note(node.host.name, "is killed")
+        node.host.kill()
+        self.network.break_all(node.host)
+        self.start_later(node.number, away_s)
+
+    def _wait_for_end(self) -> None:
+        patience = self.world.now + PATIENCE_S
+        while not self.violations and (self._to_come or not self._is_over):
+            if self.world.now > patience:
+                left = [node.host.name for node in self.nodes if not _is_over(node)]
+                self.violate(f"STUCK {left}")
+                return
+            self.world.run(self.world.now + LOOK_S)
+            for node in self.nodes:
+                has_budget = self.plan.max_pages or self.plan.max_pages_per_site
+                starves = not has_budget and self.is_quiet_for(node) and node.is_starved
+                node.starved_s = node.starved_s + LOOK_S if starves else 0.0
+                if node.starved_s > PROMPT_S:
+                    self.violate(f"STARVED {node.host.name}")
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._starting and all(map(_is_over, self.nodes))
+
+    # Judgement ----------------------------------------------------------------------------------
+
+    def _judge_aside(self) -> bool:
+        """Whether any are set aside that are not fatal. Three nodes must have died with each, one
+        of them while it did nothing else.
+        """
+        found = []
+        for place in self.server.fields(KEYS.key("aside")):
+            number = number_of(json.loads(self.server.field(KEYS.key("aside"), place))["url"])
+            found.append(self.plan.pages[number].is_fatal)
+            if self.died_with[number] < 3 or not self.died_alone_with[number]:
+                self.violate(f"ASIDE page {number}, with which {self.died_with[number]} nodes died")
+        return not all(found)
+
+    def _judge_end(self) -> None:
+        self.world.run(self.world.now + 2 * HEARTBEAT_S)
+        plan, written = self.plan, Counter(self.written)
+        most = plan.max_pages or plan.max_pages_per_site
+        for number in sorted(plan.reachable) if not most else ():
+            for item in range(plan.pages[number].items):
+                if not written[number, item]:
+                    self.violate(f"LOST item {item} of page {number}")
+        for (number, item), count in sorted(written.items()):
+            if count > self.visits[number]:
+                self.violate(f"ITEM {item} of page {number}: {count} times")
+        if not self._has_lost_data:
+            self._judge_budgets()
+        if plan.max_pages and not (self._has_lost_data or plan.max_pages_per_site):
+            visits = self.visits.total() - self.retried.total()
+            if visits < min(most, len(plan.reachable)):
+                self.violate(f"MAX_PAGES {most}: only {visits}")
+            if visits > most + self.returned.total():
+                self.violate(f"MAX_PAGES {most}: {visits}")
+        kept = [KEYS.key("run"), KEYS.key("stats")]
+        if self.server.fields(KEYS.key("aside")):
+            kept += [KEYS.key(part) for part in ("aside", "seen", "budgets")]
+        for key, left_ms in sorted(self.server.keys_left()):
+            if left_ms is None or key not in kept:
+                self.violate(f"LEFT {key.decode()}: {left_ms}")
+        for node in self.nodes:
+            for error in node.host.errors:
+                self.violate(f"ERROR {node.host.name}: {error}")
+            if node.host.loop.left and not node.host.is_dead:
+                self.violate(f"LEFT in {node.host.name}: {node.host.loop.left}")
+            is_held_up = node.is_stopped or node.host.is_dead or node.began_at > self._ended_at
+            is_late = (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S
+            if is_late and self._was_quiet and not is_held_up:
+                self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
+
+    def _judge_budgets(self) -> None:
+        """No site has more pages than it may have; each visit more has an unfinished one before."""
+        most = self.plan.max_pages_per_site
+        of_site: Counter[str] = Counter()
+        for number, page in enumerate(self.plan.pages):
+            again = self.returned[number] + self.retried[number]
+            of_site[page.site] += max(0, self.visits[number] - again)
+        for site, count in sorted(of_site.items()):
+            if most and count > most:
+                self.violate(f"BUDGET of {site}: {count} pages")
+
+    # Faults -------------------------------------------------------------------------------------
+
+    def _strike(self, fault: Fault) -> None:
+        if self._is_over or self.server.has_ended:  # what a server loses then, nobody notices
+            self._to_come -= 1
+            return
+        self.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
+        if fault.kind in TROUBLE:
+            self._troubled_until = max(self._troubled_until, self.world.now + fault.seconds)
+            if self.world.now < self._ended_at + PROMPT_S:
+                self._was_quiet = False
+        self._overtaken |= fault.kind in OVERTAKING
+        self._has_lost_data |= fault.kind in LOSING or fault.of == "empty"
+        at_work = [node for node in self.nodes if node.is_at_work and node.number == fault.node]
+        end: End | None = None
+        if fault.kind in OF_NODES_AT_WORK:
+            end = self._strike_node(fault, at_work[0]) if at_work else None
+        elif fault.kind == "add":
+            self._start(fault.node)
+        elif fault.kind == "go back":
+            self._go_back()
+        else:
+            end = self.faults.strike(fault)
+        self.world.after(fault.seconds, partial(self._end_fault, fault, end))
+
+    def _end_fault(self, fault: Fault, end: End | None) -> None:
+        self._to_come -= 1
+        if end is not None:
+            self.note("fault", f"{fault.kind} node {fault.node} is over")
+            end()
+
+    def _strike_node(self, fault: Fault, node: CrawlNode) -> End | None:
+        """Returns what ends it, if it does not end by itself."""
+        match fault.kind:
+            case "freeze":
+                node.host.freeze()
+                return node.host.thaw
+            case "kill":
+                self.kill(node, fault.seconds)
+            case "close":
+                node.away_s, node.is_stopped = fault.seconds, True
+                node.crawler.crawling = False
+                if node.engine.is_open:
+                    node.host.spawn(node.engine.close_spider_async(reason="shutdown"))
+            case _:
+                return self.faults.strike_link(fault, node.host)
+        return None
+
+    def _go_back(self) -> None:
+        """A server with data from before the crawl takes over."""
+        self.server.begin_life(self._before)
+        self._before = self.server.snapshot()
+        self.network.break_all()
+
+
+def _is_over(node: CrawlNode) -> bool:
+    return node.host.is_dead or node.closed_at is not None
+
+
+class _LogWatch(logging.Handler):
+    """Notes what nodes log. None of the faults is an error of theirs."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        super().__init__(logging.INFO)
+        self._crawl = crawl
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._crawl.note("log", record.getMessage())
+        is_expected = record.getMessage().startswith("The crawl 'sim' ends without")
+        if record.levelno >= logging.ERROR and not is_expected:
+            self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")
+
+
+@contextmanager
+def _in_place(crawl: Crawl) -> Iterator[None]:
+    """Logs go to the run, and a scheduler's work is awaited without a reactor."""
+    logger, watch = logging.getLogger("shared_crawl"), _LogWatch(crawl)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
+        for module in (outbox, node_state):
+            patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
+        patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
+        logger.setLevel(logging.INFO)
+        patch.setattr(logger, "propagate", False)
+        patch.setattr(logger, "handlers", [watch])
+        yield
+
+
+def run(plan: CrawlPlan) -> Result:
+    """Carry a plan out, in a world of its own."""
+    source = chance.source
+    try:
+        crawl = Crawl(plan)
+        with _in_place(crawl):
+            return crawl.run()
+    finally:
+        chance.source = source

@@ -1,0 +1,34 @@
+"""In simulated time the promises are kept, whatever fails, and the judges can tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.simulation.__main__ import WORLDS
+from lab.simulation.power import RULES, convicts
+
+# A few: `make sim` runs more, and CI thousands.
+SEEDS = {"semaphore": range(1, 17), "shared_crawl": range(10)}
+CHUNKS = [("semaphore", chunk, 4) for chunk in range(4)] + [("shared_crawl", 0, 1)]
+"""That workers may share."""
+
+
+@pytest.mark.parametrize(("world", "chunk", "of"), CHUNKS)
+def test_promises_are_kept_under_faults(world: str, chunk: int, of: int) -> None:
+    plan_for, run = WORLDS[world]
+    broken = {seed: run(plan_for(seed)).violations for seed in SEEDS[world][chunk::of]}
+    assert {seed: found for seed, found in broken.items() if found} == {}
+
+
+@pytest.mark.parametrize(("world", "seed"), [("semaphore", 5), ("shared_crawl", 4)])
+def test_a_seed_gives_the_same_run_to_the_last_digit(world: str, seed: int) -> None:
+    plan_for, run = WORLDS[world]
+    one, other = (run(plan_for(seed)) for _ in range(2))
+    assert one.log == other.log
+    assert one.calls == other.calls > 0
+
+
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.seed])
+def test_a_rule_that_is_switched_off_is_seen(name: str) -> None:
+    """If plans have changed: `python -m lab.simulation.power --only` and a part of the name."""
+    assert convicts(RULES[name].seed, RULES[name])

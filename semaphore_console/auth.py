@@ -1,0 +1,114 @@
+"""Access to the page: checks of the Host header, of origins and of the token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+import socket
+
+from semaphore_middleware.errors import SettingsError
+
+
+class Auth:
+    """Checks of requests' headers.
+
+    `host` is the address of the page's server. Changes need `token`; without one nobody can make
+    any. Raises `SettingsError` for a token that no header can carry.
+    """
+
+    def __init__(self, host: str, token: str | None) -> None:
+        if token is not None and not re.fullmatch(r"[!-~]+", token):
+            raise SettingsError("the token: allowed are letters, digits and signs, and no spaces")
+        self._token = token
+        self._names = OwnNames(host)
+
+    @property
+    def allows_changes(self) -> bool:
+        """True if there is a token."""
+        return self._token is not None
+
+    def may_see(self, host: str | None) -> bool:
+        """Check the Host header: no other site's page may read this one through a browser."""
+        return self._names.includes(host)
+
+    def may_change(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
+        """Check the token and the origin: no other site's page may ask, even with the token."""
+        if self._token is None:
+            return False
+        if origin not in (None, f"http://{host}", f"https://{host}"):
+            return False
+        given = (authorization or "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
+
+
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d*)?", re.IGNORECASE)
+"""A Host header: an IPv6 address or a name. Any port is accepted: a tunnel may end at another."""
+PRIVATE_SUFFIXES = (
+    # RFC 6761, 6762, 8375
+    "localhost",
+    "local",
+    "home.arpa",
+    "test",
+    # RFC 6762, appendix G
+    "internal",
+    "intranet",
+    "private",
+    "corp",
+    "home",
+    "lan",
+    # Kubernetes
+    "svc",
+)
+"""The public DNS has no names below these."""
+
+
+class OwnNames:
+    """Accepts a request to `address`, where this process listens, only if its Host header names
+    this machine.
+
+    This stops DNS rebinding: a web page whose host name resolves to this machine could otherwise
+    have the browser read this process's pages. The browser sends the page's name in the Host
+    header. On loopback only names of this machine are accepted; elsewhere also any IP address, and
+    names outside the public DNS: no outsider can own these.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._is_loopback = address == "localhost" or _is_loopback(address)
+        names = {"localhost", address, socket.gethostname()}
+        if not self._is_loopback:
+            names.add(socket.getfqdn())  # may ask the DNS
+        self._names = {name.lower() for name in names}
+
+    def includes(self, header: str | None) -> bool:
+        """True if this process may answer a request with this Host header.
+
+        A request without the header is answered except on loopback: browsers always send it.
+        """
+        if not header:
+            return not self._is_loopback
+        match = HOST.fullmatch(header)
+        if match is None:
+            return False
+        name = (match[1] or match[2]).lower().removesuffix(".")
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return not self._is_loopback and _is_private(name)
+        return address.is_loopback or not self._is_loopback
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_private(name: str) -> bool:
+    """True for a name outside the public DNS. A single label is a service in docker compose, or a
+    machine in the same domain.
+    """
+    return "." not in name or name.endswith(tuple(f".{suffix}" for suffix in PRIVATE_SUFFIXES))

@@ -1,0 +1,305 @@
+"""Metrics of this node for Prometheus, served by prometheus_client; and labels for scopes.
+
+Import it only where metrics are wanted: without them a crawl needs no prometheus_client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    Metric,
+    start_http_server,
+)
+from prometheus_client.core import GaugeMetricFamily
+
+from semaphore_middleware.core.observer import (
+    AcquireTimedOut,
+    BackoffStarted,
+    Event,
+    FailedAtOnce,
+    HostDown,
+    ObservedSemaphore,
+    Observer,
+    PermitGranted,
+    PermitLost,
+    Reconnected,
+    RoundTrip,
+    StatementRefused,
+    StoreLost,
+)
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.limits import LIMITLESS
+from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.redis.location import Server
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "scrapy_semaphore_"
+
+WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+NAMED_SCOPES_MAX = 50  # scopes with labels of their own, as long as a process lives
+# The first so many scopes get a label at once, later ones when they are busy.
+FIRST_NAMED_SCOPES = 25
+BUSY_SCOPE_PERMITS = 100  # permits of a busy scope, at least
+COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
+OTHERS = "(others)"  # the label of all further scopes together
+LABEL_CHARS_MAX = 100  # a longer scope is cut
+
+VISIT_TIMEOUT_S = 10.0  # for a visitor to get the metrics
+
+COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
+    PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
+    BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
+    HostDown: ("hosts_down", "Sites that this node was the first to find down."),
+    FailedAtOnce: ("failed_at_once", "Requests not made, because their site is down."),
+    AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),
+    Reconnected: ("reconnects", "Connections to the server that were lost."),
+    StoreLost: ("store_losses", "Times the server had lost its data, or was replaced."),
+    StatementRefused: (
+        "refused_statements",
+        "Statements of this node that the server could make no sense of.",
+    ),
+}
+
+
+class ScopeLabels:
+    """The labels of scopes: a few have one of their own, all others share "(others)".
+
+    Prometheus keeps every label it ever saw, and a broad crawl has too many sites for that.
+    So the first scopes get a label, then some busy ones. A label is never taken back: a counter
+    moved to another label would fall at the old and jump at the new. For the same reason, the
+    earlier counts of a newly labelled scope stay with the others.
+
+    `permits_of` returns how many permits of a scope were counted.
+    """
+
+    def __init__(self, permits_of: Callable[[str], int]) -> None:
+        self._permits_of = permits_of
+        self.of_own: dict[str, str] = {}
+        """By scope: labels of their own."""
+        self._has_others = False
+
+    def label_of(self, scope: str) -> str:
+        """The label of a scope."""
+        label = self.of_own.get(scope)
+        if label is None:
+            number = len(self.of_own)
+            label = scope_label(scope)
+            is_busy = number < NAMED_SCOPES_MAX and self._permits_of(scope) >= BUSY_SCOPE_PERMITS
+            if label == OTHERS or not (number < FIRST_NAMED_SCOPES or is_busy):
+                self._has_others = True
+                return OTHERS
+            self.of_own[scope] = label
+        return label
+
+    @property
+    def all(self) -> list[str]:
+        """All labels. `OTHERS` is among them before its first scope: its counts begin at 0."""
+        labels = [*self.of_own.values()]
+        if self._has_others or len(self.of_own) >= FIRST_NAMED_SCOPES:
+            labels.append(OTHERS)
+        return labels
+
+
+def scope_gauges(
+    labels: ScopeLabels,
+    held: Mapping[str, float],
+    waiting: Mapping[str, float],
+    limits: Mapping[str, float],
+) -> Iterator[Metric]:
+    """The gauges of scopes common to a node and the operators' page, by label."""
+    zeros = dict.fromkeys(labels.all, 0.0)
+    yield gauge("permits_held", "Permits that are held.", zeros | dict(held))
+    yield gauge(
+        "requests_waiting",
+        "Requests that have asked for a permit and have none.",
+        zeros | dict(waiting),
+    )
+    yield gauge("limit", "Permits that all nodes together may hold, as last reported.", limits)
+
+
+def gauge(
+    name: str,
+    text: str,
+    values: Mapping[str, float] | Mapping[tuple[str, ...], float],
+    labels: Sequence[str] = ("scope",),
+) -> Metric:
+    """A gauge with a value for each label, or for each set of them."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric([key] if isinstance(key, str) else key, value)
+    return family
+
+
+def limit_shown(limit: int) -> float:
+    """A limit as Prometheus has it."""
+    return limit if limit < LIMITLESS else float("inf")
+
+
+class Metrics(Observer):
+    """Counts a node's events, and serves them with the state of its permits to Prometheus.
+
+    Visitors are served in threads. Counters and histograms are counted on the event loop and have
+    locks of their own. The permits belong to the event loop, so at each visit they are counted
+    there, all in one step: the gauges show one moment, and cost nothing between two visits.
+    """
+
+    kinds = (PermitGranted, RoundTrip, *COUNTERS)
+
+    def __init__(self, options: NodeOptions, _server: Server) -> None:
+        assert options.metrics is not None, "its option is on"
+        self._host, self._port = options.metrics
+        self._server: WSGIServer | None = None
+        self._permits: Tally[str] = Tally()  # by scope
+        self._labels = ScopeLabels(self._permits.__getitem__)
+        self._limits: dict[str, float] = {}  # as last known: the semaphore forgets an idle scope's
+        common: dict[str, Any] = {"registry": None, "namespace": PREFIX.rstrip("_")}
+        of_scope = {"labelnames": ["scope"], **common}
+        self._granted = Counter(
+            "permits_granted", "Permits that requests of this node got.", **of_scope
+        )
+        self._handed_on = Counter(
+            "permits_handed_on",
+            "Permits that requests of this node got from its own, without a call.",
+            **of_scope,
+        )
+        self._waits = Histogram(
+            "wait_seconds",
+            "From asking for a permit to getting it.",
+            buckets=WAIT_BUCKETS_S,
+            **of_scope,
+        )
+        self._series: dict[str, tuple[Counter, Counter, Histogram]] = {}  # of these, by label
+        self._counters = {
+            kind: Counter(name, text, **common) for kind, (name, text) in COUNTERS.items()
+        }
+        self._round_trips = Histogram(
+            "server_round_trip_seconds",
+            "From sending a call to the server to its answer.",
+            buckets=ROUND_TRIP_BUCKETS_S,
+            **common,
+        )
+        self._node_info = Info("node", "This node's name elsewhere.", **common)
+        self._registry = CollectorRegistry()  # not the host process's
+        self._registry.register(self)
+
+    async def open(self, semaphore: ObservedSemaphore) -> None:
+        """Serve the metrics. A taken port must not end a crawl, so it is only logged."""
+        self._semaphore = semaphore
+        self._loop = asyncio.get_running_loop()
+        self._node_info.info({"node": semaphore.node})
+        try:
+            # In a thread, as it looks names up.
+            server, _ = await asyncio.to_thread(
+                start_http_server, self._port, self._host, self._registry
+            )
+        except OSError as error:
+            logger.warning(
+                "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl goes on without "
+                "metrics; give each crawl of a machine a port of its own, or 0 for any free one.",
+                self._port,
+                self._host,
+                error.strerror or error,
+            )
+        else:
+            self._server = server
+            host = str(server.server_address[0])
+            port = server.server_address[1]
+            shown = f"[{host}]" if ":" in host else host
+            logger.info("Metrics for Prometheus are at http://%s:%d/metrics", shown, port)
+
+    async def close(self) -> None:
+        """Free the port."""
+        server = self._server
+        self._server = None
+        if server is not None:
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
+
+    def on_event(self, event: Event) -> None:
+        kind = type(event)
+        if isinstance(event, PermitGranted):
+            self._count_permit(event.permit.scope)
+            label = self._labels.label_of(event.permit.scope)
+            granted, handed_on, waits = self._series_of(label)
+            granted.inc()
+            if event.handed_on:
+                handed_on.inc()
+            waits.observe(event.permit.wait)
+            if event.limit is not None and label != OTHERS:  # several limits would mean nothing
+                self._limits[label] = limit_shown(event.limit)
+        elif isinstance(event, RoundTrip):
+            self._round_trips.observe(event.seconds)
+        elif kind in self._counters:
+            self._counters[kind].inc()
+
+    def _count_permit(self, scope: str) -> None:
+        self._permits[scope] += 1
+        if len(self._permits) > COUNTED_SCOPES_MAX:
+            busiest = dict(self._permits.most_common(COUNTED_SCOPES_MAX // 2))
+            self._permits.clear()
+            self._permits.update(busiest)
+
+    def _series_of(self, label: str) -> tuple[Counter, Counter, Histogram]:
+        if label not in self._series:
+            self._series[label] = (
+                self._granted.labels(label),
+                self._handed_on.labels(label),
+                self._waits.labels(label),
+            )
+        return self._series[label]
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as they are now. The registry calls it, in a visitor's thread."""
+        reading = asyncio.run_coroutine_threadsafe(self._gauges(), self._loop)
+        yield from reading.result(VISIT_TIMEOUT_S)
+        for metric in (
+            self._granted,
+            self._handed_on,
+            self._waits,
+            *self._counters.values(),
+            self._round_trips,
+            self._node_info,
+        ):
+            for family in metric.collect():
+                # `disable_created_metrics` would do it too, but for the whole host process.
+                family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+                yield family
+
+    async def _gauges(self) -> list[Metric]:
+        """The present permits, waiting requests and limits. Requests without a reply from the
+        server count as waiting: while the server is away, all do.
+        """
+        held: Tally[str] = Tally()
+        waiting: Tally[str] = Tally()
+        for permit in self._semaphore.permits():
+            counts = held if permit.held else waiting
+            counts[self._labels.label_of(permit.scope)] += 1
+        for scope, label in self._labels.of_own.items():
+            if (limit := self._semaphore.limit_of(scope)) is not None:
+                self._limits[label] = limit_shown(limit)
+        for label in self._labels.all:
+            self._series_of(label)  # its counters start at 0
+        return [*scope_gauges(self._labels, held, waiting, self._limits)]
+
+
+def scope_label(scope: str) -> str:
+    """A scope's name as Prometheus can keep it: valid UTF-8, and short."""
+    name = scope.encode("utf-8", "backslashreplace").decode()
+    if name == scope and len(name) <= LABEL_CHARS_MAX:
+        return name
+    digest = sha256(encoded(scope)).hexdigest()
+    return f"{name[:LABEL_CHARS_MAX]}~{digest[:8]}"

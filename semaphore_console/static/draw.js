@@ -1,0 +1,93 @@
+// Numbers and names to what people read. Names are untrusted: they only ever become text.
+
+const SVG = "http://www.w3.org/2000/svg";
+export const POINTS = 60; // of a sparkline, one a second
+
+const MAX_NAME_CHARS = 200; // that are shown; the title has them all
+export const dash = "–";
+
+/** Seconds, in the words of `status`: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d. */
+export function seconds(value) {
+  if (value === null) return dash;
+  if (value <= 0) return "0 s";
+  if (value < 0.0995) return `${Math.max(1, Math.round(1000 * value))} ms`;
+  if (value < 9.95) return `${value.toFixed(1)} s`;
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (value >= 2 * size) return `${Math.round(value / size)} ${unit}`;
+  }
+  return `${Math.round(value)} s`;
+}
+
+/** 1 permit, 2 permits. */
+export function count(value, what) {
+  return `${number(value)} ${what}${value === 1 ? "" : "s"}`;
+}
+
+/** A moment of today as 12:34:56, another one with its day. */
+export function moment(date) {
+  const time = date.toLocaleTimeString("en-GB");
+  const day = date.toLocaleDateString("en-GB", { dateStyle: "medium" });
+  return date.toDateString() === new Date().toDateString() ? time : `${day}, ${time}`;
+}
+
+export function number(value) {
+  return value === null ? dash : value.toLocaleString("en", { maximumFractionDigits: 1 });
+}
+
+/** Starts a second, always with a decimal, so that it does not dance. */
+export function starts(value) {
+  return value === null ? dash : value.toFixed(value < 100 ? 1 : 0);
+}
+
+export function limit(value, unlimited) {
+  return unlimited ? "∞" : number(value);
+}
+
+/** 60/m; 60/m (10) where up to ten may start at once. */
+export function rate(value, burst) {
+  return `${value ?? dash}${burst > 1 ? ` (${number(burst)})` : ""}`;
+}
+
+/** A node's name as it was given, without the random letters that were added. */
+export function withoutLetters(node) {
+  return node.replace(/-[0-9a-f]{12}$/, "");
+}
+
+/** Write only what has changed: screen readers and selections are left alone. */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** A scope's or node's name, isolated: one that is written from right to left turns nothing round. */
+export function nameOf(text) {
+  const bdi = element("bdi");
+  const shown = text.length > MAX_NAME_CHARS ? `${text.slice(0, MAX_NAME_CHARS)}…` : text || "(no name)";
+  for (const part of shown.split(/(?<=[.:/@])/)) bdi.append(part, element("wbr"));
+  bdi.title = text;
+  return bdi;
+}
+
+export function element(name, textContent = "", className = "") {
+  return Object.assign(document.createElement(name), { textContent, className });
+}
+
+/** An empty sparkline; the number that stands beside it says the same to those who do not see. */
+export function sparkline(className) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${POINTS - 1} 20`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("class", `spark ${className}`);
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(document.createElementNS(SVG, "polygon"), document.createElementNS(SVG, "polyline"));
+  return svg;
+}
+
+/** Draw values, the newest at the right edge; `top` is the least that the upper edge stands for. */
+export function draw(svg, values, top) {
+  const most = Math.max(top, ...values);
+  const left = POINTS - values.length;
+  const points = values.map((value, i) => `${left + i},${(19 - (18 * value) / most).toFixed(2)}`);
+  const [area, line] = svg.children;
+  line.setAttribute("points", points.join(" "));
+  area.setAttribute("points", `${left},20 ${points.join(" ")} ${POINTS - 1},20`);
+}

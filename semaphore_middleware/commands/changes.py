@@ -1,0 +1,318 @@
+"""The verbs of `scrapy semaphore` for changes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from semaphore_middleware.commands.formatting import (
+    count,
+    held_of,
+    names_of,
+    rule_words,
+)
+from semaphore_middleware.commands.snapshot import NodeRow, Snapshot, check_name, look_at
+from semaphore_middleware.commands.verbs import CommandError, Status, Verb, admin_of, do_with_admin
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, normal_name, parse_name
+from semaphore_middleware.model.limits import NONE, PARTS
+from semaphore_middleware.model.reasons import time_of
+from semaphore_middleware.model.validation import check_integer
+from semaphore_middleware.scrapy.settings import value_of
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+SCOPE = "a site's host, or '*.' and a host"
+TRUST_QUESTIONS = (
+    "Has every crawl that used this server, or the one before it, ended? [y/N] ",
+    "Grant permits at once? [y/N] ",
+)
+
+# `limit` -----------------------------------------------------------------------------------------
+
+
+def _concurrency(text: str, where: str) -> int | None:
+    if text.lower() == NONE:
+        return None
+    allowed = "an integer >= 1, or 'none'"
+    return check_integer(text, where, least=1, most=10**9, allowed=allowed, text=True)
+
+
+OPTIONS = {part.name: part.option for part in PARTS if part.option}
+"""The options of a limit, by the part's name; its number has none."""
+
+
+def _add_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scope", metavar="SCOPE", help=SCOPE)
+    text = f"the most requests at once, of all nodes ('{NONE}' for no limit)"
+    parser.add_argument("number", metavar="N", nargs="?", help=text)
+    for name, option in OPTIONS.items():
+        how: dict[str, Any] = {"metavar": option.letter}
+        if not option.letter:
+            how = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(f"--{name}", help=option.text, **how)
+
+
+def _run_limit(settings: BaseSettings, options: argparse.Namespace) -> None:
+    parts = _given_parts(options)
+    do_with_admin(settings, lambda admin: _change(admin, "limit", options.scope, parts))
+
+
+def _given_parts(options: argparse.Namespace) -> dict[str, Any]:
+    """The given parts of a limit."""
+    limit: dict[str, Any] = {}
+    if options.number is not None:
+        limit["concurrency"] = _concurrency(options.number, "N")
+    for part, option in OPTIONS.items():
+        if (given := getattr(options, part)) is not None:
+            limit[part] = option.check(given, f"--{part}")
+    if not limit:
+        raise CommandError(f"limit {clean(options.scope)}: give N, or an option", Status.WRONG)
+    return limit
+
+
+async def _check_needed_part(admin: Admin, name: str, limit: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for a burst unless a rate is given with it, or is in force."""
+    for part in PARTS:
+        if not part.needs_it or part.name not in limit:
+            continue
+        if part.of in limit:
+            needed = limit[part.of]
+        else:
+            rule = await admin.rule(name)
+            needed = rule.limit.get(part.of) if rule else None
+            needed = needed or getattr((await admin.inspect(name)).force, part.of)
+        if needed in (None, NONE):
+            raise SettingsError(
+                f"--{part.name} {limit[part.name]}: it needs a {part.of}; give --{part.of} too"
+            )
+
+
+LIMIT = Verb(
+    "set a site's limit, for all nodes, at once",
+    _run_limit,
+    _add_limit,
+    "Set a site's limit, for all nodes, at once: N, or some of the options; what is not given "
+    "stays as it was. It wins over what the nodes' settings say, takes no permit away from a "
+    "request that has one, and outlives the nodes: 'reset' takes it back.",
+)
+
+# Rules -------------------------------------------------------------------------------------------
+
+
+def _run_rule(verb: str, settings: BaseSettings, options: argparse.Namespace) -> Status | None:
+    """Change the rule of a scope, or of all, and print the result."""
+    if options.all == (options.scope is not None):
+        raise CommandError(f"{verb} takes either SCOPE or --all", Status.WRONG)
+    if not options.all:
+        return do_with_admin(settings, lambda admin: _change(admin, verb, options.scope, {}))
+    if verb == "reset" and (rules := do_with_admin(settings, Admin.rules)):
+        names = names_of([rule.name for rule in rules])
+        print(f"{count(len(rules), 'rule')} will be removed: {names}.")
+        if not options.yes and not _confirmed("Go on? [y/N] "):
+            return Status.DECLINED
+    return do_with_admin(settings, lambda admin: _change_all(admin, verb))
+
+
+async def _change(admin: Admin, verb: str, name: str, limit: Mapping[str, Any]) -> None:
+    """Change the rule of a scope or a pattern, and print it."""
+    await check_name(admin, verb, name, "--all")
+    parse_name(name, f"the limit of {name!r}")  # a bad name is not an unknown one
+    if verb == "limit":
+        await _check_needed_part(admin, name, limit)
+        await admin.configure(name, limit)
+    elif verb == "pause":
+        await admin.pause(name)
+    else:
+        await look_at(admin, [name])  # raises an error if there is nothing to take back
+        await (admin.resume(name) if verb == "resume" else admin.reset(name))
+    await _print_rule(admin, name)
+
+
+async def _change_all(admin: Admin, verb: str) -> None:
+    """Change the rule for every scope, or remove all rules, and print the result."""
+    await {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[verb](EVERY)
+    snapshot = Snapshot.of(await admin.survey(), await admin.rules())
+    rule, totals = await admin.rule(EVERY), snapshot.totals
+    print(f"all sites: {rule_words(rule)}; {totals.held:,} held, {totals.waiting:,} waiting")
+    paused = [rule.name for rule in snapshot.rules if rule.paused]
+    if paused and verb == "resume":
+        print(f"Paused by themselves, and still so: {names_of(paused)}.")
+
+
+async def _print_rule(admin: Admin, scope: str) -> None:
+    """Print the new rule of a scope or a pattern, and a scope's permits and waiting requests."""
+    name, usage = normal_name(scope), ""
+    if not is_pattern(scope):
+        # A change is made for both spellings: as it was written, and as a host's URLs have it.
+        seen = await admin.inspect(scope)
+        if not seen.members and name != scope:
+            seen = await admin.inspect(name)
+        name, usage = seen.scope, "; not in use just now"
+        if seen.members:
+            usage = f"; {held_of(seen)} held, {seen.waiting:,} waiting"
+    print(f"{clean(name)}: {rule_words(await admin.rule(name))}{usage}")
+
+
+def _rule_verb(verb: str, text: str, of_all: str) -> Verb:
+    """A verb for the rule of one scope, or of all."""
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("scope", metavar="SCOPE", nargs="?", help=SCOPE)
+        parser.add_argument("--all", action="store_true", help=of_all)
+        if verb == "reset":
+            parser.add_argument("--yes", action="store_true", help="do not ask")
+
+    return Verb(text, partial(_run_rule, verb), add_options)
+
+
+PAUSE = _rule_verb(
+    "pause",
+    "let no request start at a site, until 'resume'",
+    "all sites, whatever is set for one of them",
+)
+RESUME = _rule_verb(
+    "resume",
+    "go on after 'pause', or at once with a site that refused a request",
+    "take back 'pause --all'; what is paused by itself stays so",
+)
+RESET = _rule_verb(
+    "reset",
+    "take back what 'limit', 'pause' and 'resume' have set",
+    "every rule, after a question; what sites' answers have taught stays",
+)
+
+
+# Jobs --------------------------------------------------------------------------------------------
+
+
+def _add_share(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="a job's name")
+    parser.add_argument("weight", metavar="W", nargs="?", help="a number, like 3 or 0.5")
+    parser.add_argument("--reset", action="store_true", help="use the nodes' settings again")
+
+
+async def _share(admin: Admin, options: argparse.Namespace) -> None:
+    """Set or unset a job's weight, or neither, and print the weight in force."""
+    if options.reset and options.weight is not None:
+        raise CommandError("share takes a weight or --reset, not both", Status.WRONG)
+    if options.reset or options.weight is not None:
+        await admin.share(options.job, options.weight)
+    weight = (await admin.weights()).get(options.job)
+    words = "as its nodes' settings say" if weight is None else f"{weight:g}, for all nodes"
+    print(f"{clean(options.job)}: weight {words}")
+
+
+SHARE = Verb(
+    "set how large a job's share of each site is, for all nodes, at once",
+    lambda settings, options: do_with_admin(settings, lambda admin: _share(admin, options)),
+    _add_share,
+    "Set the weight of a job (SEMAPHORE_JOB) for all nodes, at once. It wins over what their "
+    "settings say, and outlives the nodes. Without a weight: show the one that is set.",
+)
+
+
+# A dead node, a new server -----------------------------------------------------------------------
+
+
+def _add_evict(parser: argparse.ArgumentParser) -> None:
+    text = "its name, as 'status --nodes' shows it, or how that begins"
+    parser.add_argument("node", metavar="NODE", help=text)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
+    """Print the node's permits and waiting requests, ask, and give them all back."""
+    node = _find(options.node, Snapshot.of(do_with_admin(settings, Admin.survey), ()).nodes)
+    print(_describe(node, value_of("SEMAPHORE_LEASE", settings)))
+    if not options.yes and not _confirmed("Give it all back now? [y/N] "):
+        return Status.DECLINED
+    permits, requests = do_with_admin(settings, lambda admin: admin.evict(node.node))
+    print(f"Gave back {count(permits, 'permit')} and dropped {count(requests, 'waiting request')}.")
+    return Status.DONE
+
+
+EVICT = Verb(
+    "give back what a dead node holds, without waiting for its leases",
+    _evict,
+    _add_evict,
+    "Give back at once what a dead node holds, and drop its waiting requests; by itself that "
+    "happens when its leases are over. If the node is alive after all, it loses its permits at its "
+    "next renewal, ends their requests, and asks anew; until then a site may see more requests "
+    "than its limit.",
+)
+
+
+def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
+    """The node with this name, or with the only name that begins so. Raises `CommandError`."""
+    exact = [row for row in nodes if row.node == name]
+    found = exact or [row for row in nodes if name and row.node.startswith(name)]
+    if not found:
+        raise CommandError(
+            f"no node whose name begins with {clean(name)!r} holds or waits for anything; "
+            "'status --nodes' shows those that do",
+            Status.UNKNOWN,
+        )
+    if len(found) > 1:
+        names = ", ".join(sorted(clean(row.node) for row in found))
+        raise CommandError(f"{clean(name)!r} matches several nodes: {names}", Status.WRONG)
+    return found[0]
+
+
+def _describe(node: NodeRow, lease: float) -> str:
+    """A node's permits and signs of life: a living node renews within a third of a lease."""
+    since = lease - node.lease_left
+    life = (
+        f"It renewed its leases {time_of(since)} ago, so it may well be alive: then its requests "
+        "go on for a while, on top of what others may start."
+        if since < lease / 3
+        else f"It has renewed no lease for {time_of(since)}: it seems to be dead."
+    )
+    return (
+        f"{clean(node.node)} holds {count(node.held, 'permit')} and has "
+        f"{count(node.waiting, 'waiting request')}, at {count(node.scopes, 'site')}. {life}"
+    )
+
+
+def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
+    """Print the risk, ask twice, and end the wait."""
+    server = admin_of(settings).server
+    if not options.yes and not sys.stdin.isatty():
+        raise CommandError("trust asks on a terminal; elsewhere give --yes", Status.WRONG)
+    lease = time_of(value_of("SEMAPHORE_LEASE", settings))
+    print(
+        f"{server} is to grant permits at once, as if it had granted none before. If a node still "
+        f"holds any, a site may see too many requests, for up to one lease ({lease})."
+    )
+    if not options.yes and not all(map(_confirmed, TRUST_QUESTIONS)):
+        return Status.DECLINED
+    do_with_admin(settings, Admin.trust)
+    print("Permits are granted from now on.")
+    return Status.DONE
+
+
+TRUST = Verb(
+    "let a server that is new, or has lost its data, grant at once",
+    _trust,
+    lambda parser: parser.add_argument("--yes", action="store_true", help="do not ask"),
+    "Let a server that is new, or has lost its data, grant permits at once. Otherwise it first "
+    "waits until every permit that it may have granted earlier has expired. Use it only if none of "
+    "them can still be held: else a site may see more requests than its limit.",
+)
+
+
+def _confirmed(question: str) -> bool:
+    """Ask. True if the answer is yes; else print that nothing was changed."""
+    try:
+        is_yes = input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        is_yes = False
+    if not is_yes:
+        print("Nothing was changed.")
+    return is_yes

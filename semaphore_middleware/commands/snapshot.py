@@ -1,0 +1,342 @@
+"""All scopes, nodes and rules at one moment: what `status`, `watch` and the page show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha1
+from typing import Any, Self, TypeVar
+
+from semaphore_middleware.commands.formatting import who
+from semaphore_middleware.commands.verbs import CommandError, Status
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import (
+    ALL,
+    EVERY,
+    clean,
+    host_within,
+    normal_name,
+    refuse_url,
+)
+from semaphore_middleware.model.inspection import Inspection, Member, ServerState
+from semaphore_middleware.model.limits import LIMITLESS, PARTS
+from semaphore_middleware.model.reasons import BY_NAME, time_of
+from semaphore_middleware.model.rules import Rule
+
+FURTHER = PARTS[1:]  # of a limit, besides the concurrency
+NAMED_NODES_MAX = 10  # that ask for a stricter limit at a scope
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node over all its scopes. Times are in seconds; 0: there is nothing."""
+
+    node: str
+    held: int
+    waiting: int
+    scopes: int
+    oldest: float
+    longest_wait: float
+    lease_left: float
+
+    @classmethod
+    def of(cls, node: str, members: Sequence[Member]) -> Self:
+        """A row from the node's permits and waiting requests at each of its scopes."""
+        return cls(
+            node=node,
+            held=sum(member.held for member in members),
+            waiting=sum(member.waiting for member in members),
+            scopes=len(members),
+            oldest=max(member.oldest for member in members),
+            longest_wait=max(member.longest_wait for member in members),
+            lease_left=max(member.lease_left for member in members),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All scopes together. Times are in seconds; None: there is nothing."""
+
+    scopes: int
+    nodes: int
+    held: int
+    waiting: int
+    longest_wait: float | None
+    starts_per_second: float | None
+    recovery_left: float | None
+    silent_for: float | None
+
+
+Row = TypeVar("Row", Inspection, NodeRow)
+ORDERS: Mapping[str, Callable[[Inspection | NodeRow], tuple[Any, ...]]] = {
+    "waiting": lambda row: (_is_paused(row), -row.waiting, -row.held, _name(row)),
+    "held": lambda row: (_is_paused(row), -row.held, -row.waiting, _name(row)),
+    "wait": lambda row: (_is_paused(row), -row.longest_wait, -row.waiting, _name(row)),
+    "host": lambda row: (_name(row),),
+}
+"""By name, the key of an order: most first; what is paused, and has to wait, comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice of scopes and nodes to show, and their order."""
+
+    match: str = ""
+    """A part of their names, in upper or lower case. A scope is also chosen by the name of a node
+    there, and a node by that of a scope."""
+    order: str = "waiting"
+    """One of `ORDERS`."""
+    waiting: bool = False
+    """Only those with waiting requests."""
+    top: int | None = None
+    """The largest number of each; None: all."""
+
+    def scopes(self, rows: Iterable[Inspection]) -> list[Inspection]:
+        """The chosen ones of these scopes."""
+        return self._of(
+            row
+            for row in rows
+            if self._fits(row.scope) or any(self._fits(member.node) for member in row.members)
+        )
+
+    def nodes(self, rows: Iterable[NodeRow], scopes: Iterable[Inspection]) -> list[NodeRow]:
+        """The chosen ones of these nodes, found at these scopes."""
+        there = {m.node for row in scopes if self._fits(row.scope) for m in row.members}
+        return self._of(row for row in rows if self._fits(row.node) or row.node in there)
+
+    def _of(self, rows: Iterable[Row]) -> list[Row]:
+        found = [row for row in rows if row.waiting or not self.waiting]
+        return sorted(found, key=ORDERS[self.order])[: self.top]
+
+    def _fits(self, name: str) -> bool:
+        return self.match.casefold() in name.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One survey of the server, in the order of the tables."""
+
+    totals: Totals
+    scopes: tuple[Inspection, ...]
+    nodes: tuple[NodeRow, ...]
+    rules: tuple[Rule, ...]
+    """By name."""
+    starts: Mapping[str, float] | None = None
+    """Requests started per second, by scope; None: not known yet."""
+
+    @classmethod
+    def of(
+        cls,
+        seen: Iterable[Inspection],
+        rules: Iterable[Rule],
+        starts: Mapping[str, float] | None = None,
+        server: ServerState | None = None,
+    ) -> Self:
+        """A snapshot from a survey."""
+        scopes, server = list(seen), server or ServerState()
+        members: dict[str, list[Member]] = {}
+        for scope in scopes:
+            for member in scope.members:
+                members.setdefault(member.node, []).append(member)
+        nodes = [NodeRow.of(node, of_node) for node, of_node in members.items()]
+        leases_end = max((row.lease_left for row in nodes), default=0.0)
+        totals = Totals(
+            scopes=len(scopes),
+            nodes=len(nodes),
+            held=sum(row.held for row in nodes),
+            waiting=sum(row.waiting for row in nodes),
+            longest_wait=max((row.longest_wait for row in nodes if row.waiting), default=None),
+            starts_per_second=None if starts is None else round(sum(starts.values()), 2),
+            recovery_left=server.recovery_left or None,
+            silent_for=server.silent_for if server.silent_for > leases_end > 0 else None,
+        )
+        return cls(totals, tuple(scopes), tuple(nodes), tuple(rules), starts).chosen(Choice())
+
+    def chosen(self, choice: Choice) -> Self:
+        """The chosen part of it; its totals are still those of all."""
+        scopes, nodes = choice.scopes(self.scopes), choice.nodes(self.nodes, self.scopes)
+        return replace(self, scopes=tuple(scopes), nodes=tuple(nodes))
+
+    def starts_of(self, scope: str) -> float | None:
+        """Requests started per second at a scope; None: not known yet."""
+        return None if self.starts is None else self.starts[scope]
+
+    @property
+    def notice(self) -> str:
+        """Why nothing is granted anywhere, or held permits do not expire; empty: neither is so."""
+        if self.totals.recovery_left:
+            return BY_NAME["recovery"].text(self.totals.recovery_left)
+        for rule in self.rules:
+            if rule.name == EVERY and rule.paused:
+                return f"All sites are paused, by {who(rule.by)}, until 'resume --all'."
+        if self.totals.silent_for:
+            silent = time_of(self.totals.silent_for)
+            return (
+                f"No node has called for {silent}. What is held is free within a lease after one "
+                "does."
+            )
+        return ""
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, by the schema in docs/commands.md."""
+        return {
+            "totals": asdict(self.totals),
+            "scopes": [{**self.scope_as_json(row), **nodes_as_json(row)} for row in self.scopes],
+            "nodes": [*map(node_as_json, self.nodes)],
+            "rules": [*map(rule_as_json, self.rules)],
+        }
+
+    def scope_as_json(self, row: Inspection) -> dict[str, Any]:
+        """One of its scopes, without nodes."""
+        limit, unlimited = _limit(row.limit)
+        return {
+            "id": scope_id(row.scope),
+            "scope": row.scope,
+            "held": row.held,
+            "limit": limit,
+            "limit_max": _limit(row.limit_max)[0],
+            "unlimited": unlimited,
+            "waiting": row.waiting,
+            "longest_wait": row.longest_wait if row.waiting else None,
+            "starts_per_second": self.starts_of(row.scope),
+            **{
+                part.name: getattr(row.force, part.name)
+                if getattr(row.force, part.of or part.name)
+                else None
+                for part in FURTHER
+            },
+            "next_start": row.next_start or None,
+            "backoff_left": row.backoff_left or None,
+            "backoff_last": row.backoff_last or None,
+            "down_for": row.down_for,
+            "paused": row.paused,
+            "state": row.state,
+            "kind": row.reason and row.reason.kind,
+            "wait": row.wait,
+            "why": row.why or None,
+            "set_by": row.set_by,
+            "asked_by": [member.node for member in row.strictest[:NAMED_NODES_MAX]],
+            "started": row.started,
+        }
+
+
+def nodes_as_json(row: Inspection, most: int | None = None) -> dict[str, Any]:
+    """The nodes and the jobs at a scope, at most `most` of each."""
+    return {
+        "nodes": [*map(_member_as_json, row.members[:most])],
+        "jobs": [*map(asdict, row.jobs[:most])],
+    }
+
+
+def _member_as_json(member: Member) -> dict[str, Any]:
+    """A node at one scope."""
+    limit = member.asks_for
+    return {
+        "node": member.node,
+        "job": member.job,
+        "held": member.held,
+        "waiting": member.waiting,
+        "oldest": member.oldest if member.held else None,
+        "longest_wait": member.longest_wait if member.waiting else None,
+        "lease_left": member.lease_left,
+        "limit": _limit(limit.concurrency)[0],
+        **{part.name: getattr(limit, part.name) for part in FURTHER},
+    }
+
+
+def node_as_json(row: NodeRow) -> dict[str, Any]:
+    """A node over all its scopes."""
+    return {
+        **asdict(row),
+        "oldest": row.oldest if row.held else None,
+        "longest_wait": row.longest_wait if row.waiting else None,
+    }
+
+
+def rule_as_json(rule: Rule) -> dict[str, Any]:
+    """An operator's rule for a scope or a pattern."""
+    limit, unlimited = _limit(rule.limit.get("concurrency"))
+    parts = {part.name: rule.limit.get(part.name) for part in FURTHER}
+    return {
+        "name": rule.name,
+        "limit": limit,
+        "unlimited": unlimited,
+        **parts,
+        "paused": rule.paused,
+        "set_by": rule.by or None,
+    }
+
+
+def scope_id(scope: str) -> str:
+    """A short name for a scope of any length and any letters, fit for URLs."""
+    return sha1(scope.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:16]
+
+
+def _limit(limit: int | None) -> tuple[int | None, bool]:
+    """The limit and False; None and True if an operator has lifted the limit."""
+    unlimited = limit is not None and limit >= LIMITLESS
+    return None if unlimited else limit, unlimited
+
+
+def _is_paused(row: Inspection | NodeRow) -> bool:
+    return isinstance(row, Inspection) and row.paused
+
+
+def _name(row: Inspection | NodeRow) -> str:
+    return row.scope if isinstance(row, Inspection) else row.node
+
+
+EMPTY = Snapshot.of((), ())
+
+
+# By name -----------------------------------------------------------------------------------------
+
+
+async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
+    """The scopes of these names, and the operators' rules for them.
+
+    Raises `CommandError` for an unknown name, and `SettingsError` for an unknown URL.
+    """
+    rules = await admin.rules()
+    seen: dict[str, Inspection] = {}
+    for name in names:
+        pattern = Rule(normal_name(name), by="")
+        if pattern.is_pattern:
+            found = [row for row in await admin.survey() if pattern.fits(row.scope)]
+        else:
+            found = await _known_scopes(admin, name)
+        if not found and pattern.name not in [rule.name for rule in rules]:
+            await check_name(admin, "status", name)
+            raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
+        seen.update((row.scope, row) for row in found)
+    asked = {*names, *seen}
+    fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
+    return Snapshot.of(seen.values(), fitting, server=await admin.server_state())
+
+
+async def _known_scopes(admin: Admin, name: str) -> list[Inspection]:
+    """The known scopes of this name: as written, and as the URLs of a host's requests spell it."""
+    spellings = dict.fromkeys((name, normal_name(name)))
+    return [row for s in spellings if _is_known(row := await admin.inspect(s))]
+
+
+def _is_known(seen: Inspection) -> bool:
+    """True if the scope is in use, is remembered, or has a rule."""
+    numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
+    return any((*numbers, seen.down_for, seen.paused, seen.set_by, seen.members))
+
+
+async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
+    """Raise `SettingsError` for a URL, a host with a port, and for 'all' except as the scope of
+    `limit`, unless this is the name of a scope in use or of a rule. `every` is the way to write
+    all sites.
+
+    Raises `ServerUnreachableError` and `ServerRefusedError`.
+    """
+    if host_within(name) is None and (name != ALL or verb == "limit"):
+        return
+    if (await admin.inspect(name)).members or await admin.rule(name) is not None:
+        return
+    refuse_url(name, repr(name))
+    raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")

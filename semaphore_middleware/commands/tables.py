@@ -1,0 +1,229 @@
+"""The tables of `status`, and the means to draw others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+from rich.cells import cell_len
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.table import Table
+from rich.text import Text
+
+from semaphore_middleware.commands.formatting import (
+    NOTHING,
+    count,
+    held_of,
+    limit_word,
+    rate_word,
+    set_time,
+    state_of,
+    time_or_nothing,
+    who,
+)
+from semaphore_middleware.commands.snapshot import NodeRow, Snapshot
+from semaphore_middleware.model.hosts import clean
+from semaphore_middleware.model.inspection import Inspection, JobShare, Member
+from semaphore_middleware.model.reasons import time_of
+from semaphore_middleware.model.rules import Rule
+
+T_contra = TypeVar("T_contra", contravariant=True)
+SHORTEST_NAME = 16  # characters, however little room there is
+
+
+class Output(Console):
+    """Standard output: as wide as the terminal, and in a pipe as wide as need be."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000
+        )
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # handled by the command; rich would end the process
+
+
+@dataclass(frozen=True)
+class Column(Generic[T_contra]):
+    """A column's title, and the text of a row's cell."""
+
+    title: str
+    cell: Callable[[T_contra], Text | str]
+    right: bool = True
+    is_name: bool = False
+    """True if its cells may be cut to make the table fit."""
+    is_spare: bool = False
+    """True if it is left out where its cells are empty."""
+
+
+def name(
+    title: str, cell: Callable[[T_contra], str | None], *, is_spare: bool = False
+) -> Column[T_contra]:
+    """A column of names. Anybody may have chosen them, so they are cleaned."""
+    shown = lambda row: clean(cell(row) or NOTHING)  # noqa: E731
+    return Column(title, shown, right=False, is_name=True, is_spare=is_spare)
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A table without lines. Where it is too wide, names are cut, down to `SHORTEST_NAME` each."""
+
+    columns: Sequence[tuple[Column[Any], Sequence[Text]]]
+    """Each with its cells."""
+    gap: int
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it for the width at hand: rich alone would cut a name down to nothing."""
+        widths = [
+            max(cell_len(column.title), *(cell.cell_len for cell in cells))
+            for column, cells in self.columns
+        ]
+        excess = sum(widths) + self.gap * (len(widths) - 1) - options.max_width
+        for i, (column, _cells) in enumerate(self.columns):
+            if column.is_name and excess > 0:
+                cut = min(excess, max(0, widths[i] - SHORTEST_NAME))
+                widths[i] -= cut
+                excess -= cut
+        drawn = Table(box=None, pad_edge=False, padding=(0, self.gap, 0, 0), header_style="bold")
+        for (column, _cells), width in zip(self.columns, widths, strict=True):
+            justify: JustifyMethod = "right" if column.right else "left"
+            drawn.add_column(
+                column.title, justify=justify, width=width, no_wrap=True, overflow="ellipsis"
+            )
+        for row in zip(*(cells for _, cells in self.columns), strict=True):
+            drawn.add_row(*row)
+        if excess > 0:  # the lines run over the edge, rather than that columns vanish
+            drawn.width = sum(widths) + self.gap * (len(widths) - 1)
+        yield drawn
+
+
+def table(
+    columns: Sequence[Column[T_contra]], rows: Collection[T_contra], gap: int = 2
+) -> FittedTable:
+    """A table of rows, without the spare columns in which nothing stands."""
+    filled = [(column, [Text.assemble(column.cell(row)) for row in rows]) for column in columns]
+    shown = [
+        (column, cells)
+        for column, cells in filled
+        if not (column.is_spare and all(cell.plain == NOTHING for cell in cells))
+    ]
+    return FittedTable(shown, gap)
+
+
+# Columns -----------------------------------------------------------------------------------------
+
+
+def _marked(word: str) -> Text | str:
+    """The word in the colour of an obstacle; - stays plain."""
+    return word if word == NOTHING else Text(word, "yellow")
+
+
+def _who_limits(row: Inspection) -> str:
+    """The operator; else who asks for a stricter limit than others, and how many more."""
+    if row.set_by or not row.strictest:
+        return who(row.set_by)
+    first, *others = row.strictest
+    return who(first.node) + (f" +{len(others)}" if others else "")
+
+
+def _pause(paused: bool | None) -> Text | str:
+    return _marked("paused" if paused else NOTHING)
+
+
+SCOPES: Sequence[Column[Inspection]] = (
+    name("scope", lambda row: row.scope),
+    Column("held", held_of),
+    Column("waiting", lambda row: str(row.waiting)),
+    Column("longest", lambda row: time_or_nothing(row.longest_wait)),
+    Column("delay", lambda row: set_time(row.force.delay or None), is_spare=True),
+    Column("rate", lambda row: rate_word(row.force.rate, row.force.burst), is_spare=True),
+    Column("next", lambda row: time_or_nothing(row.next_start), is_spare=True),
+    Column("state", state_of, right=False),
+    name("set by", _who_limits, is_spare=True),
+)
+_NODE: Sequence[Column[Member | NodeRow]] = (
+    name("node", lambda row: row.node),
+    Column("held", lambda row: str(row.held)),
+    Column("waiting", lambda row: str(row.waiting)),
+)
+_TIMES: Sequence[Column[Member | NodeRow]] = (
+    Column("oldest", lambda row: time_or_nothing(row.oldest)),
+    Column("longest", lambda row: time_or_nothing(row.longest_wait)),
+    Column("lease left", lambda row: time_of(row.lease_left)),
+)
+NODES: Sequence[Column[NodeRow]] = (*_NODE, Column("scopes", lambda row: str(row.scopes)), *_TIMES)
+MEMBERS: Sequence[Column[Member]] = (
+    *_NODE,
+    *_TIMES,
+    Column("asks for", lambda row: limit_word(row.asks_for.concurrency)),
+    Column("delay", lambda row: set_time(row.asks_for.delay or None), is_spare=True),
+    Column("rate", lambda row: rate_word(row.asks_for.rate, row.asks_for.burst), is_spare=True),
+)
+JOB: Column[Member | JobShare] = name("job", lambda row: row.job)
+JOBS: Sequence[Column[JobShare]] = (
+    JOB,
+    Column("weight", lambda row: f"{row.weight:g}"),
+    Column("held", lambda row: str(row.held)),
+    Column("waiting", lambda row: str(row.waiting)),
+    Column("nodes", lambda row: str(row.nodes)),
+)
+PATTERNS: Sequence[Column[Rule]] = (
+    name("pattern", lambda row: row.name),
+    Column("limit", lambda row: limit_word(row.limit.get("concurrency"))),
+    Column("delay", lambda row: set_time(row.limit.get("delay")), is_spare=True),
+    Column(
+        "rate", lambda row: rate_word(row.limit.get("rate"), row.limit.get("burst")), is_spare=True
+    ),
+    Column("paused", lambda row: _pause(row.paused), right=False, is_spare=True),
+    name("set by", lambda row: who(row.by)),
+)
+
+
+# `status` ----------------------------------------------------------------------------------------
+
+
+def tables_of(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> Group:
+    """The scopes, the nodes of each (`members`) or of all together, and the rules for patterns.
+
+    `where` names the server and the prefix if there is nothing to show.
+    """
+    scopes, totals = snapshot.scopes, snapshot.totals
+    parts: list[RenderableType] = []
+    if snapshot.notice:
+        parts.append(Text(snapshot.notice, "yellow"))
+    if scopes:
+        parts.append(table(SCOPES, scopes))
+    if nodes and snapshot.nodes:
+        parts.append(table(NODES, snapshot.nodes))
+    elif members:
+        parts += [_members(row) for row in scopes if row.members]
+    if patterns := [rule for rule in snapshot.rules if rule.is_pattern]:
+        parts.append(table(PATTERNS, patterns))
+    if len(scopes) < totals.scopes:
+        parts.append(Text(f"{len(scopes):,} of {count(totals.scopes, 'scope')}", "dim"))
+    if not parts:
+        parts.append(Text(f"No scope is in use at {clean(where)}."))
+    return apart(parts)
+
+
+def _members(row: Inspection) -> Group:
+    """The jobs and the nodes at a scope."""
+    title = Text(clean(row.scope), "bold")
+    if not row.jobs:
+        return Group(title, table(MEMBERS, row.members))
+    return Group(title, table(JOBS, row.jobs), "", table([*MEMBERS, JOB], row.members))
+
+
+def apart(parts: Iterable[RenderableType]) -> Group:
+    """The parts with an empty line between them."""
+    return Group(*list(chain.from_iterable(("", part) for part in parts))[1:])

@@ -1,0 +1,304 @@
+"""`scrapy semaphore`: how its verbs are found and called, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+from scrapy.commands import ScrapyCommand
+
+from semaphore_middleware.model.validation import did_you_mean
+
+# Scrapy imports this module for each of its own commands, so what verbs need is imported later.
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.settings import BaseSettings
+
+    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.model.limits import Limit
+
+T = TypeVar("T")
+
+
+class Status(IntEnum):
+    """A command's exit status."""
+
+    DONE = 0
+    DECLINED = 1
+    WRONG = 2
+    NO_SERVER = 3
+    UNKNOWN = 4
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Status.DONE: "done",
+    Status.DECLINED: "the question was not answered with yes, or a report and a log do not fit",
+    Status.WRONG: "a value or an option is not allowed, or a library is missing",
+    Status.NO_SERVER: "the server cannot be reached, refuses, or has no address",
+    Status.UNKNOWN: "nothing is known of that scope, node or crawl",
+    Status.INTERRUPTED: "interrupted",
+}
+EXITS = f"Exit status: {'; '.join(f'{status:d} {MEANINGS[status]}' for status in Status)}."
+
+
+class CommandError(Exception):
+    """One clear line for the user, and the exit status."""
+
+    def __init__(self, text: str, status: Status) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def check_installed(library: str, hint: str = "") -> None:
+    """Raise `CommandError`, with the command to install it, if the library is missing."""
+    try:
+        import_module(library)
+    except ImportError:
+        raise CommandError(f"{_how_to_install(library)}{hint}", Status.WRONG) from None
+
+
+def _how_to_install(library: str) -> str:
+    return f"this needs {library}: pip install 'scrapy-semaphore[commands]'"
+
+
+# The server --------------------------------------------------------------------------------------
+
+
+def admin_of(settings: BaseSettings) -> Admin:
+    """A client for the server of crawls with these settings; not connected yet.
+
+    Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
+    """
+    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.scrapy.settings import value_of
+
+    url, url_from = address_of(settings)
+    return Admin(
+        url,
+        name=settings.get("SEMAPHORE_NODE"),
+        lease=value_of("SEMAPHORE_LEASE", settings),
+        prefix=value_of("SEMAPHORE_PREFIX", settings),
+        url_from=url_from,
+    )
+
+
+def node_of(
+    settings: BaseSettings, name: str
+) -> tuple[FairSemaphore, Callable[[Request], dict[str, Limit]]]:
+    """A node without a crawl: a semaphore, not open yet, and the limits of a request's scopes.
+
+    `name` stands for that of a project if `SEMAPHORE_NODE` is not set. Raises `SettingsError`.
+    """
+    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.redis.environment import default_node
+    from semaphore_middleware.scrapy.scopes import ScopeFinder
+    from semaphore_middleware.scrapy.settings import SemaphoreSettings
+
+    read = SemaphoreSettings.read(settings)
+    semaphore = FairSemaphore(
+        read.url,
+        url_from=read.url_from,
+        node=read.node or default_node(name),
+        **read.semaphore_options(),
+    )
+    finder = ScopeFinder(read.scopes, read.limits)
+    return semaphore, lambda request: dict(finder.find_scopes(request).limits)
+
+
+def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Do some work with a new client. So no client is open while a question waits for an answer."""
+
+    async def do() -> T:
+        async with admin_of(settings) as admin:
+            return await work(admin)
+
+    return asyncio.run(do())
+
+
+def address_of(settings: BaseSettings) -> tuple[str, str]:
+    """The URL of the server, and where it was set. Raises as `admin_of`."""
+    from semaphore_middleware.redis import embedded
+    from semaphore_middleware.redis.environment import URL_NAMES, server_of
+
+    url, url_from = server_of(settings)
+    if (url := url or embedded.find()) is None:
+        raise CommandError(
+            f"no server's address is given ({' or '.join(URL_NAMES)}, in the settings, by -s, or "
+            "in the environment), and no embedded server runs",
+            Status.NO_SERVER,
+        )
+    return url, url_from
+
+
+# Verbs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of a command. An entry point of the command's group names it."""
+
+    help: str
+    """A line for the list of verbs."""
+    run: Callable[[BaseSettings, argparse.Namespace], int | None]
+    """Does it, and returns an exit status; None: done. It may raise `CommandError`."""
+    add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None
+    description: str = ""
+    """The text of its own help; empty: `help`."""
+
+
+def _load(point: EntryPoint) -> Verb:
+    """The verb. One that cannot be loaded has its problem as its help, and fails when called."""
+    try:
+        verb = point.load()
+        if not isinstance(verb, Verb):
+            raise TypeError("it is not a Verb")
+        return verb
+    except ModuleNotFoundError as error:
+        problem = _how_to_install(str(error.name))
+    except Exception as error:
+        problem = f"{point.value} cannot be loaded: {' '.join(str(error).split())}"
+
+    def fail(*_: object) -> NoReturn:
+        raise CommandError(problem, Status.WRONG)
+
+    return Verb(problem, fail, fail)
+
+
+class VerbParser(argparse.ArgumentParser):
+    """Reports a wrong option in one line, with a hint at a name like it, or at the help."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = f"; see {self.prog} -h"
+        if unknown := re.search(r"unrecognized arguments: ([^\s=]+)", message):
+            options = re.findall(r"--[a-z][a-z-]*", self.format_help())
+            hint = did_you_mean(unknown[1], options) or hint
+            message = f"unexpected {unknown[1]!r}"
+        command = self.prog.rpartition(" ")[0]
+        self.exit(Status.WRONG, f"{command}: {message}{hint}\n")
+
+
+class VerbCommand(ScrapyCommand):
+    """A Scrapy command with verbs: the entry points of its group."""
+
+    requires_project = False
+    requires_crawler_process = False
+    default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
+    name: ClassVar[str]
+    group: ClassVar[str]
+
+    def syntax(self) -> str:
+        return "<verb> [options]"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Scrapy's own options may stand anywhere; all others are left to the verb."""
+        super().add_options(parser)
+        parser.allow_abbrev = False  # a verb's option may begin as one of Scrapy's does
+        parser.add_argument("-h", "--help", dest="asks_for_help", action="store_true")
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        points = {point.name: point for point in entry_points(group=self.group)}
+        name, *words = args or [""]
+        if not args:
+            self._list_parser(points).print_help()
+            self.exitcode = Status.DONE if opts.asks_for_help else Status.WRONG
+        elif name in points:
+            self._call(_load(points[name]), name, words, opts)
+        elif name.startswith("-"):
+            self._fail(f"unexpected {name!r}; see scrapy {self.name} -h", Status.WRONG)
+        else:
+            hint = did_you_mean(name, points) or f"; there are {', '.join(sorted(points))}"
+            self._fail(f"there is no verb {name!r}{hint}", Status.WRONG)
+
+    def _list_parser(self, points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
+        """A parser for the command's help: a list of the verbs."""
+        parser = self._parser("", self.long_desc())
+        parser.usage = f"{parser.prog} {self.syntax()}"
+        parser.epilog = f"{parser.prog} <verb> -h explains each. {EXITS}"
+        verbs = parser.add_subparsers(title="verbs", metavar="<verb>")
+        for name in sorted(points):
+            verbs.add_parser(name, help=_load(points[name]).help)
+        super().add_options(parser)
+        return parser
+
+    def _parser(self, verb: str, description: str) -> VerbParser:
+        return VerbParser(
+            prog=f"scrapy {self.name} {verb}".rstrip(),
+            description=description,
+            epilog=EXITS,
+        )
+
+    def _call(self, verb: Verb, name: str, words: list[str], opts: argparse.Namespace) -> None:
+        from scrapy.utils.log import configure_logging
+
+        from semaphore_middleware.errors import SemaphoreError, SettingsError
+        from semaphore_middleware.scrapy.settings import unknown_names
+
+        _accept_all_output()
+        try:
+            text = verb.description or f"{verb.help[0].upper()}{verb.help[1:]}."
+            parser = self._parser(name, text)
+            verb.add_options(parser)
+            if opts.asks_for_help:
+                return parser.print_help()
+            options = parser.parse_intermixed_args(words)
+            configure_logging(self.settings)
+            for mistake in unknown_names(text.partition("=")[0] for text in opts.set):
+                raise CommandError(mistake, Status.WRONG)
+            assert self.settings is not None
+            self.exitcode = verb.run(self.settings, options) or Status.DONE
+            sys.stdout.flush()
+        except CommandError as error:
+            self._fail(str(error), error.status)
+        except SettingsError as error:
+            self._fail(str(error), Status.WRONG)
+        except SemaphoreError as error:
+            self._fail(str(error), Status.NO_SERVER)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)  # so that the shell's prompt does not stand behind ^C
+            self.exitcode = Status.INTERRUPTED
+        except BrokenPipeError:  # `| head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _fail(self, text: str, status: Status) -> None:
+        print(f"scrapy {self.name}: {text}", file=sys.stderr)
+        self.exitcode = status
+
+
+class SemaphoreCommand(VerbCommand):
+    """`scrapy semaphore`."""
+
+    name = "semaphore"
+    group = "semaphore_middleware.verbs"
+
+    def short_desc(self) -> str:
+        return "See and change the limits that all crawling processes hold together"
+
+    def long_desc(self) -> str:
+        return (
+            "Shows which sites' limits are full, who holds permits and who waits, and sets limits "
+            "while crawls run. The server is that of the project's crawls (SEMAPHORE_REDIS_URL or "
+            "REDIS_URL, in the settings, by -s, or in the environment), else the embedded one if "
+            "it runs. Looking changes nothing there."
+        )
+
+
+def _accept_all_output() -> None:
+    """Keep unprintable output from failing the command, above all after a change."""
+    if sys.stdout is None:  # closed, as by `>&-`
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    stdout: Any = sys.stdout
+    if hasattr(stdout, "reconfigure"):
+        stdout.reconfigure(errors="replace")  # some terminals lack characters

@@ -1,1 +1,0 @@
-"""The operators' commands and their page."""

@@ -1,1 +1,0 @@
-"""The page of `scrapy semaphore serve`: its server, and the files that browsers load."""

@@ -1,0 +1,334 @@
+"""The order of a node's statements: which accounts send theirs, and when. No I/O.
+
+All due statements go in one round trip, and what comes up meanwhile goes in the next. A statement
+that no request waits for is held back for some milliseconds, so that others can go with it: a call
+costs more than what it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from typing import TypeAlias
+
+from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.turns import common_turn_end
+from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.model.lease import GRACE, RENEWAL
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.model.reasons import Reason
+from semaphore_middleware.redis.protocol import Reply, Statement
+
+logger = logging.getLogger(__name__)
+
+ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
+BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
+BUSY_INTERVAL_S = 1 / 50  # between two requests: if it is shorter, a call for each costs too much
+INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
+TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
+TIMERS_SLACK = 16  # the heap is rebuilt when it has this many more changed times than valid ones
+
+# What a timer may be for, beside an account that sends later.
+BATCH = "batch"
+TURNS = "turns"
+RENEWAL_OF_ALL = "renewal"
+DEADLINES = "deadlines"
+
+Purpose: TypeAlias = "str | Account"
+
+
+class Timers:
+    """Times on the loop's clock, one for each purpose, as data."""
+
+    def __init__(self) -> None:
+        self.times: dict[Purpose, float] = {}
+        self._heap: list[tuple[float, int, Purpose]] = []  # of them, and of some that were changed
+        self._numbers = count()
+
+    def set_time(self, purpose: Purpose, time: float) -> None:
+        """Set the time for a purpose, in place of an earlier one."""
+        self.times[purpose] = time
+        heappush(self._heap, (time, next(self._numbers), purpose))
+        if len(self._heap) > 2 * len(self.times) + TIMERS_SLACK:
+            self._heap = [entry for entry in self._heap if self._is_valid(entry)]
+            heapify(self._heap)
+
+    def drop(self, purpose: Purpose) -> None:
+        """Forget the time for a purpose, if there is one."""
+        self.times.pop(purpose, None)
+
+    @property
+    def next_time(self) -> float:
+        """The earliest time; infinite if there is none."""
+        while self._heap and not self._is_valid(self._heap[0]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def pop_due(self, now: float) -> list[tuple[float, Purpose]]:
+        """Remove all times up to now, and return them with their purposes, in order."""
+        due: list[tuple[float, Purpose]] = []
+        while self.next_time <= now:
+            time, _, purpose = heappop(self._heap)
+            del self.times[purpose]
+            due.append((time, purpose))
+        return due
+
+    def _is_valid(self, entry: tuple[float, int, Purpose]) -> bool:
+        return self.times.get(entry[2]) == entry[0]
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingCall:
+    """The contents of one call to the server."""
+
+    accounts: Sequence[Account]
+    statements: Sequence[Statement]
+    look: bool
+    """True if the call checks that the server still is in the life known to this node."""
+    sent: float
+    """On the loop's clock."""
+
+
+class Outbox:
+    """This node's accounts, and the times at which they send their statements.
+
+    An account sends at once, or a little later with others (`send`); when the common turn ends
+    (`send_at_turns_end`); or after a wait for which only time is needed (`send_later`). All send
+    together after a gap, and to renew the leases (`send_all`).
+
+    The outbox calls `wake` when `next_call` has something to send, and `wake_at` with the time at
+    which `on_time` is to be called, if that is earlier than any time that it has passed before.
+    """
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        observers: Observers,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], object],
+        wake_at: Callable[[float], object],
+    ) -> None:
+        self._lease = options.lease
+        self.turn = options.turn
+        self.grace = GRACE * options.lease
+        """Seconds from sending a statement to the deadline that its reply sets."""
+        self.emit = observers.emit
+        self.now = loop.time
+        self._loop = loop  # that of the permits
+        self._wake = wake
+        self._wake_at = wake_at
+        self.accounts: dict[str, Account] = {}
+        """By scope: those in which there is anything."""
+        self._last_term = 0
+        self._due: dict[Account, None] = {}
+        self._accounts_at_once = ACCOUNTS_AT_ONCE  # fewer after a time-out
+        self._is_look_due = False
+        self._turns: dict[Account, None] = {}  # whose `end_turns` is to be called
+        self._timers = Timers()
+        self._asked_at = -math.inf
+        self._request_interval = 1.0  # seconds between two requests, on average
+        self._is_draining = False
+
+    def __str__(self) -> str:
+        held = sum(len(account.held) for account in self.accounts.values())
+        waiting = sum(len(account.waiting) for account in self.accounts.values())
+        return f"{held} held, {waiting} waiting"
+
+    def permits(self) -> Iterator[Permit]:
+        """All permits of this node, held or waited for."""
+        for account in list(self.accounts.values()):
+            yield from [*account.held, *account.waiting]
+
+    def limit_of(self, scope: str) -> int | None:
+        """The limit in force at the last reply; None: this node does not use the scope."""
+        account = self.accounts.get(scope)
+        return account.site.limit if account else None
+
+    def reason_at(self, scope: str) -> Reason | None:
+        """The reason in the last reply why the scope's requests wait; None: it is not known."""
+        account = self.accounts.get(scope)
+        return account.site.reason if account else None
+
+    # Requests -----------------------------------------------------------------------------------
+
+    def request(
+        self,
+        scope: str,
+        limit: Limit,
+        owner: object = None,
+        priority: float = 0.0,
+        on_wait: Callable[[], object] | None = None,
+    ) -> Permit:
+        """Ask for a permit. Calls `on_wait` if none is free. Raises `ClosedError` at the end."""
+        if self._is_draining:
+            raise ClosedError("the semaphore is closing")
+        account = self.accounts.get(scope)
+        if account is None:
+            account = self.accounts[scope] = Account(scope, limit, self)
+            if RENEWAL_OF_ALL not in self._timers.times:
+                self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
+        permit = Permit(scope, limit, self._loop, account, owner, priority, on_wait)
+        interval = min(1.0, permit._asked_at - self._asked_at)
+        self._request_interval += (interval - self._request_interval) / INTERVAL_SAMPLES
+        self._asked_at = permit._asked_at
+        account.request(permit)
+        return permit
+
+    def give_all_back(self) -> None:
+        """Refuse waiting and later requests with `ClosedError`, and release all permits. A request
+        that runs under one is cancelled, and releases it at its end.
+        """
+        self._is_draining = True
+        for account in self.accounts.values():
+            account.drain()
+            for permit in account.waiting:
+                permit._refuse(ClosedError("the semaphore is closing"))
+        for permit in list(self.permits()):
+            if permit._when_lost:
+                permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
+            else:
+                permit.release()
+
+    # For accounts -------------------------------------------------------------------------------
+
+    def new_term(self, above: int = 0) -> int:
+        """A new number above `above`, for one account only."""
+        self._last_term = max(self._last_term, above) + 1
+        return self._last_term
+
+    def send(self, account: Account, at_once: bool) -> None:
+        """Send the account's statement: at once, or within some milliseconds if requests come so
+        fast that a call for each would cost too much.
+        """
+        self._due[account] = None
+        if at_once or (account.waiting and self._request_interval > BUSY_INTERVAL_S):
+            self._wake()
+        elif BATCH not in self._timers.times:
+            self._set_timer(BATCH, self.now() + BATCH_DELAY_S)
+
+    def send_at_turns_end(self, account: Account) -> None:
+        """Call the account's `end_turns` at the next multiple of the turn's length."""
+        if not self.turn:
+            self.send(account, at_once=False)
+            return
+        if not self._turns:
+            self._set_timer(TURNS, common_turn_end(self.now(), self.turn))
+        self._turns[account] = None
+
+    def send_later(self, account: Account, seconds: float) -> None:
+        """Send the account's statement after `seconds`, if its requests still wait: only time
+        keeps them waiting. The latest call counts.
+        """
+        self._set_timer(account, self.now() + max(0.0, seconds - TIMER_LAG_S))
+
+    def send_all(self, look: bool = False) -> None:
+        """Send everything again: after a gap, and to keep the leases. With `look`, the call also
+        checks that the server still is in the life known to this node.
+        """
+        self._is_look_due |= look
+        self._due |= dict.fromkeys(self.accounts.values())
+        self._wake()
+
+    # Calls --------------------------------------------------------------------------------------
+
+    def next_call(self) -> OutgoingCall:
+        """Take all due statements for one call. Calls `wake` if more is left for the next one."""
+        look = self._is_look_due
+        self._is_look_due = False  # after an error every new connection looks
+        accounts = list(islice(self._due, self._accounts_at_once))
+        for account in accounts:
+            del self._due[account]
+        if self._due:
+            self._wake()
+        sent = self.now()
+        statements = [
+            statement for account in accounts for statement in account.pending_statements(sent)
+        ]
+        if statements and DEADLINES not in self._timers.times:
+            self._set_timer(DEADLINES, sent + self.grace)
+        return OutgoingCall(accounts, statements, look, sent)
+
+    def on_replies(self, call: OutgoingCall, replies: Iterable[Reply]) -> None:
+        """Apply the replies to a call."""
+        self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
+        for reply in replies:
+            if account := self.accounts.get(reply.statement.scope):
+                account.on_reply(reply, call.sent)
+        self.forget_empty(call.accounts)
+
+    def on_timeout(self, call: OutgoingCall) -> None:
+        """No reply came in time: send less in the next call."""
+        self._accounts_at_once = max(1, len(call.accounts) // 2)
+
+    def forget_empty(self, accounts: Iterable[Account]) -> None:
+        """Forget the empty ones among these accounts."""
+        for account in accounts:
+            if account.is_empty and self.accounts.get(account.scope) is account:
+                del self.accounts[account.scope]
+                self._timers.drop(account)
+                self.emit(ScopeLeft, account.scope)
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def _set_timer(self, purpose: Purpose, time: float) -> None:
+        is_next = time < self._timers.next_time
+        self._timers.set_time(purpose, time)
+        if is_next:
+            self._wake_at(time)
+
+    def on_time(self) -> float:
+        """Run all due timers, and return the time of the next one; infinite if there is none."""
+        for time, purpose in self._timers.pop_due(self.now()):
+            if isinstance(purpose, Account):
+                if purpose.waiting:
+                    self.send(purpose, True)
+            elif purpose == BATCH:
+                self._wake()
+            elif purpose == TURNS:
+                self._end_turns()
+            elif purpose == RENEWAL_OF_ALL:
+                self._renew(late=self.now() - time)
+            else:
+                self._check_deadlines()
+        return self._timers.next_time
+
+    def _end_turns(self) -> None:
+        accounts = self._turns
+        self._turns = {}
+        for account in accounts:
+            account.end_turns()
+
+    def _renew(self, late: float) -> None:
+        if late > RENEWAL * self._lease:
+            self.emit(ProcessStalled, late)
+            logger.warning(
+                "This process stood still for %.1f s and could not renew its permits, which end "
+                "after %.1f s. Does a callback compute for long, does the machine swap, or was it "
+                "suspended?",
+                late,
+                self._lease,
+            )
+        if self.accounts:
+            self.send_all(look=True)
+            self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
+
+    def _check_deadlines(self) -> None:
+        """End accounts past their deadlines, and set the timer for the next deadline."""
+        now = self.now()
+        accounts = list(self.accounts.values())
+        for account in accounts:
+            account.end_if_over(now)
+        self.forget_empty(accounts)
+        next_deadline = min(
+            (account.deadline for account in self.accounts.values()), default=math.inf
+        )
+        if next_deadline < math.inf:
+            self._set_timer(DEADLINES, next_deadline)

@@ -1,0 +1,61 @@
+"""Reasons why no request may start at a site: one row each, for logs, tables, page and metrics.
+
+A script names a reason where one of its gates holds a start back (`redis/lua/shared/promote.lua`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["closed", "no_room", "not_yet"]
+"""The gate of the reason: the site is closed, all its room is taken, or it is not time yet."""
+UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One row of the table."""
+
+    name: str
+    kind: Kind
+    sentence: str
+
+    def text(self, wait: float | None) -> str:
+        """The sentence, and its remaining time if known."""
+        if wait is None:
+            return self.sentence
+        return f"{self.sentence} Nothing starts for another {time_of(wait)}."
+
+
+REASONS = (
+    Reason("recovery", "closed", "The server is new, or may have lost its data."),
+    Reason("paused", "closed", "An operator has paused the site until it is resumed."),
+    Reason(
+        "backoff",
+        "closed",
+        "The site refused a request, did not respond, or asked for a pause.",
+    ),
+    Reason("down", "closed", "The site is down: it has not responded for long."),
+    Reason("full", "no_room", "All permits are held."),
+    Reason("adaptive", "no_room", "All permits are held that the site's answers allow for now."),
+    Reason("failing", "no_room", "The site does not respond, so one request at a time tries it."),
+    Reason("delay", "not_yet", "A delay spaces the starts."),
+    Reason("rate", "not_yet", "A rate limits the starts."),
+)
+"""On the wire a reason is its number in this table, from 1; 0: none."""
+BY_NAME = {reason.name: reason for reason in REASONS}
+
+
+def time_of(seconds: float) -> str:
+    """Seconds as text: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.0995:
+        return f"{max(1, round(1000 * seconds))} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for size, unit in UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,10 @@
+"""The mark of numeric fields on the wire; `redis/records.py` packs them."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias, TypeVar
+
+T = TypeVar("T")
+WIRE = "wire"
+Wire: TypeAlias = Annotated[T, WIRE]
+"""A field of this type is on the wire; a field without the mark never is."""

@@ -1,1 +1,0 @@
-"""The Lua files; `scripts.py` says which make which script."""

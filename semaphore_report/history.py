@@ -1,0 +1,135 @@
+"""The history of a site, minute by minute."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from semaphore_middleware.model.rules import LoggedChange
+from semaphore_middleware.model.wire import Wire
+
+
+@dataclass(slots=True, order=True)
+class Minute:
+    """All nodes' requests to a site in a minute, or in a longer time. Times are in seconds."""
+
+    at: int
+    """The Unix time of its beginning."""
+    requests: Wire[int] = 0
+    """Requests begun."""
+    starts: Wire[int] = 0
+    """The most requests begun in one second."""
+    most: Wire[int] = 0
+    """The most permits held at once."""
+    limit: Wire[int] = 0
+    """The highest limit in force."""
+    gap: Wire[float] = 0.0
+    """The shortest time between two starts by the nodes' delay; 0: there was no delay."""
+    interval: Wire[float] = 0.0
+    """The mean time between two starts by the nodes' rate; 0: there was no rate."""
+    size: Wire[int] = 0
+    """Bytes of the bodies of responses."""
+    ok: Wire[int] = 0
+    redirected: Wire[int] = 0
+    client_errors: Wire[int] = 0
+    server_errors: Wire[int] = 0
+    silent: Wire[int] = 0
+    """Requests without a response."""
+    refused: Wire[int] = 0
+    """Requests refused by the site."""
+
+    @classmethod
+    def sum_of(cls, parts: Iterable[Minute], at: int) -> Self:
+        """All parts together, as of `at`."""
+        known = list(parts)
+        return cls(
+            at,
+            **{
+                name: (max if name in HIGHEST else sum)(
+                    [getattr(part, name) for part in known] or [0]
+                )
+                for name in cls.__slots__[1:]
+            },
+        )
+
+
+CLASSES = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
+"""The counts of responses, each with its statuses."""
+CLASS_OF = {int(statuses[0]): name for name, statuses in CLASSES.items()}
+"""The count by a status's first digit. All other digits count as `ok`."""
+HIGHEST = ("starts", "most", "limit", "gap", "interval")
+"""The parts with a maximum, not a sum, in a sum of minutes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pause:
+    """A pause of a site: no request was to begin. Times are in seconds."""
+
+    at: float
+    length: float
+    asked: float
+    """The length requested by the site itself; 0: it named none."""
+    refused: bool
+    """True if the site refused a request; else it did not respond, or only asked for a pause."""
+    last_start: float | None
+    """Time from the pause's beginning to the last request begun in it, on any node; None: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObeyedFile:
+    """A robots.txt obeyed by nodes."""
+
+    at: float
+    """The Unix time when it was first fetched."""
+    origin: str
+    last: float
+    """The Unix time when its origin's file was last fetched."""
+    status: int
+    """The status of the response; 0: there was none."""
+    problem: str
+    """The reason why the file could not be read; empty: it was read."""
+    text: str
+
+    @staticmethod
+    def pack(status: int, problem: str, text: bytes) -> bytes:
+        """The bytes kept by the server."""
+        return json.dumps([status, problem]).encode() + b"\n" + zlib.compress(text)
+
+    @classmethod
+    def read(cls, at: float, origin: str, last: float, packed: bytes) -> Self:
+        """The file in these bytes of the server."""
+        head, _, text = packed.partition(b"\n")
+        status, problem = json.loads(head)
+        body = zlib.decompress(text).decode("utf-8", "replace")
+        return cls(at, origin, last, status, problem, body)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history of a scope between two Unix times."""
+
+    scope: str
+    since: float
+    until: float
+    minutes: tuple[Minute, ...]
+    pauses: tuple[Pause, ...]
+    changes: tuple[LoggedChange, ...]
+    robotstxt: tuple[ObeyedFile, ...]
+    ended: tuple[tuple[str, float], ...]
+    """Nodes that ended without writing their last requests, each with the time it last wrote."""
+    jobs: Mapping[str, int]
+    """Requests begun, by job."""
+
+    def hours(self) -> list[Minute]:
+        """The sums of all hours with requests."""
+        by_hour: dict[int, list[Minute]] = {}
+        for minute in self.minutes:
+            by_hour.setdefault(minute.at // 3600 * 3600, []).append(minute)
+        return [Minute.sum_of(by_hour[begin], begin) for begin in sorted(by_hour)]
+
+    def sum(self) -> Minute:
+        """The sum of all minutes."""
+        return Minute.sum_of(self.minutes, int(self.since))

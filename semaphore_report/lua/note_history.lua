@@ -1,0 +1,126 @@
+-- Adds what a node has done to sites in one minute to what all nodes did. Safe to send twice, and late: each
+-- batch of a node counts once.
+-- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
+--       nodes that have not said the last of what they did, by when they last spoke; history:said:<node>, a
+--       hash; history:seconds:<minute>, a hash of the starts in each second; then for each scope
+--       history:<hour>:<scope>, a hash.
+-- ARGV: for how long the history is kept (ms); the node; the batch's number; the minute, as minutes of Unix
+--       time; 1 if the node says no more; its job; then for each scope its name, and its record `minute` with
+--       what follows it.
+-- Reply: the server's wall clock (ms).
+
+@include(semaphore_middleware.redis:shared/wall)
+
+local HISTORY, NODE, BATCH, MINUTE = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local IS_LAST = ARGV[5] == '1'
+local SITES, NODES, SAID, SECONDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local JOB = ARGV[6]
+local FIRST_KEY, FIRST_ARG = 5, 7
+local SECONDS_KEPT = 600000 -- ms
+local MOST_SITES = 100000
+local HIGHEST = { @zero(highest) } -- a set: of these numbers the highest counts, not the sum
+local IN_SECONDS = '>' .. string.rep('H', 60)
+local FIELD = tostring(MINUTE % 60)
+local MINUTE_BYTES = @bytes(minute)
+local PAUSE_BYTES = 8 + @bytes(pause)
+local MOST_FIELDS = 300 -- of an hour, before a pause is noted
+
+-- The hash of what was done to a scope in an hour. `at`: a time in that hour (ms).
+local function hour_key(at, scope)
+  return string.format('%s:%d:%s', SITES, at / HOUR, scope)
+end
+
+-- Adds a node's starts in each second to those of other nodes. Returns all, and the most in a second.
+local function add_seconds(known, said)
+  local sums, others, most = { struct.unpack(IN_SECONDS, said) }, { struct.unpack(IN_SECONDS, known) }, 0
+  for second = 1, 60 do
+    sums[second] = math.min(65535, sums[second] + others[second])
+    most = math.max(most, sums[second])
+  end
+  return struct.pack(IN_SECONDS, unpack(sums, 1, 60)), most
+end
+
+local function add_minute(key, scope, text)
+  local minute, before = {}, {}
+  @minute.(minute) = struct.unpack('@format(minute)', text)
+  local seconds = string.sub(text, MINUTE_BYTES + 1, MINUTE_BYTES + 120)
+  local known, of_job = unpack(redis.call('HMGET', key, FIELD, 'job:' .. JOB))
+  of_job = (of_job or 0) + minute.requests
+  if known then
+    @before.(minute) = cmsgpack.unpack(known)
+    local others = redis.call('HGET', SECONDS, scope)
+    if others then seconds, minute.starts = add_seconds(others, seconds) end
+    for name, number in pairs(before) do
+      minute[name] = HIGHEST[name] and math.max(number, minute[name]) or number + minute[name]
+    end
+  end
+  redis.call('HSET', key, FIELD, cmsgpack.pack(@minute.(minute)), 'job:' .. JOB, of_job)
+  if not known then redis.call('PEXPIRE', key, HOUR + HISTORY) end
+  return seconds
+end
+
+-- Adds what a node knows of a pause. That several nodes heard of it makes no difference.
+local function add_pause(scope, paused_at, text)
+  local key, field = hour_key(paused_at, scope), string.format('pause:%.0f', paused_at)
+  local pause = {}
+  @pause.(pause) = struct.unpack('@format(pause)', text)
+  local known = redis.call('HGET', key, field)
+  if known then
+    local before = {}
+    @before.(pause) = cmsgpack.unpack(known)
+    for name, number in pairs(before) do
+      pause[name] = math.max(number, pause[name])
+    end
+  elseif redis.call('HLEN', key) > MOST_FIELDS then
+    return
+  end
+  redis.call('HSET', key, field, cmsgpack.pack(@pause.(pause)))
+  redis.call('PEXPIRE', key, HOUR + HISTORY)
+end
+
+-- Forgets the members of a sorted set that were last noted so long ago that nothing is kept of them.
+local function drop_old(key)
+  local MOST = 100 -- in one call
+  local old = redis.call('ZRANGE', key, '-inf', WALL - HISTORY - HOUR, 'BYSCORE', 'LIMIT', 0, MOST)
+  if old[1] then redis.call('ZREM', key, unpack(old)) end
+end
+
+-- Of too many sites the one that was noted first is forgotten.
+local function drop_sites()
+  drop_old(SITES)
+  for _, scope in ipairs(redis.call('ZRANGE', SITES, 0, -1 - MOST_SITES)) do
+    for at = WALL - HISTORY, WALL + HOUR, HOUR do
+      redis.call('DEL', hour_key(at, scope))
+    end
+    redis.call('ZREM', SITES, scope)
+  end
+end
+
+if BATCH <= tonumber(redis.call('HGET', SAID, 'batch') or 0) then return WALL end
+redis.call('HSET', SAID, 'batch', BATCH)
+redis.call('PEXPIRE', SAID, DAY)
+drop_old(NODES)
+if IS_LAST then
+  redis.call('ZREM', NODES, NODE)
+else
+  redis.call('ZADD', NODES, WALL, NODE)
+  redis.call('PEXPIRE', NODES, HISTORY)
+end
+local noted, seconds = {}, {}
+for i = FIRST_KEY, #KEYS do
+  local at = 2 * (i - FIRST_KEY)
+  local scope, text = ARGV[FIRST_ARG + at], ARGV[FIRST_ARG + at + 1]
+  noted[at + 1], noted[at + 2] = WALL, scope
+  seconds[at + 1], seconds[at + 2] = scope, add_minute(KEYS[i], scope, text)
+  for place = MINUTE_BYTES + 121, #text, PAUSE_BYTES do
+    add_pause(scope, struct.unpack('>d', string.sub(text, place)), string.sub(text, place + 8))
+  end
+end
+if #KEYS >= FIRST_KEY then
+  redis.call('ZADD', SITES, unpack(noted))
+  redis.call('HSET', SECONDS, unpack(seconds))
+  redis.call('PEXPIRE', SECONDS, SECONDS_KEPT)
+  redis.call('PEXPIRE', SITES, HOUR + HISTORY)
+  drop_sites()
+end
+return WALL

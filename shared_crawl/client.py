@@ -1,0 +1,434 @@
+"""Calls of a node to the Redis server of a shared crawl, and the replies."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from semaphore_middleware.model import chance
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.redis.link import Link
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.rights import try_rights
+from semaphore_middleware.redis.scripts import Call, Script, run_scripts
+from shared_crawl.counts import Counts, commands_for
+from shared_crawl.keys import CrawlKeys, site_of
+from shared_crawl.settings import CrawlSettings
+from shared_crawl.sums import NO_STATS
+
+CALL_TIMEOUT_S = 3.0
+TRIES_BEFORE_ALONE = 2  # as in common.lua
+RETRIED_AT_ONCE = 1000  # requests in a call
+
+NODES_SCRIPTS = ("join", "sync", "idle", "leave")
+SCRIPTS = {
+    name: Script(name, "shared_crawl") for name in (*NODES_SCRIPTS, "take_starts", "end", "retry")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """An encoded request to be queued. Sent twice with the same place, it is queued once."""
+
+    place: bytes
+    data: bytes
+    fingerprint: bytes = b""  # queued only if no other request had it; empty: queued in any case
+    claim: bytes = b""  # queued only if no other request has fulfilled this claim
+    of_run: bool = False  # fingerprints of earlier runs do not count
+
+
+def given_up(claim: bytes) -> NewRequest:
+    """A stand-in for a new request: this claim stays without one."""
+    return NewRequest(b"", b"", claim=claim)
+
+
+class Outcome(Enum):
+    """The result of a request."""
+
+    NOTHING = b"0"
+    """It was dropped, or another request has replaced it."""
+    PAGE = b"1"
+    """The spider got a response."""
+    FAILED = b"2"
+    """There was no response, or a server's error. The request is kept for another try."""
+
+
+@dataclass(slots=True)
+class TakenRequest:
+    """An encoded request, from when this node takes it until it is finished."""
+
+    place: bytes
+    data: bytes
+    tries: int = 0  # nodes that have died with it, or could not read it
+    outcome: Outcome = Outcome.NOTHING
+    is_given_up: bool = False  # left to other nodes
+
+    @property
+    def is_alone(self) -> bool:
+        """True if it is to be done while the node does nothing else."""
+        return self.tries >= TRIES_BEFORE_ALONE
+
+    @property
+    def site(self) -> str:
+        """Its site, by the place in the queue."""
+        return site_of(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The number of requests that a node would take, and from where. The sites take turns."""
+
+    requests: int = 0  # at most
+    per_site: int = 0  # at most
+    skipped_sites: frozenset[str] = frozenset()
+    suspect: bool = True  # one node may have failed with one of them
+    alone: bool = False  # if there are no others: one request with which two nodes have failed
+
+
+NO_DEMAND = Demand()
+
+
+class Queued(Enum):
+    """Whether a new request was queued."""
+
+    DUPLICATE = 0
+    YES = 1
+    OVER_BUDGET = 2
+    """Its site has all the pages allowed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """The server's reply to `CrawlClient.sync`."""
+
+    queued: list[Queued]  # for each new request
+    taken: list[TakenRequest]
+    lease_expired: bool  # before this call: all of the node's requests went back to the queues
+    set_aside: list[bytes]  # data of requests tried too often
+
+
+class NextStep(Enum):
+    """The next step of a node without requests."""
+
+    TAKE_MORE = b"more"
+    WAIT = b"wait"
+    CLOSE = b"done"
+    CLOSE_EMPTY = b"empty"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleReply:
+    """The server's reply to `CrawlClient.idle`."""
+
+    next_step: NextStep
+    wait_s: float  # ask again after this time at the latest
+    set_aside: list[bytes]  # data of requests tried too often
+    lease_expired: int  # 1: the node had no lease, or none any more
+    all_set_aside: int = 0  # in the whole crawl, if it ends
+    all_failed: int = 0
+
+
+class RunOverError(Exception):
+    """This node's run of the crawl is over."""
+
+
+class Ending(Enum):
+    """The reply to an operator who ends a crawl."""
+
+    NOW = b"now"
+    LATER = b"later"
+    """As soon as the queues are empty."""
+    NO_RUN = b"none"
+    """No run is under way."""
+
+
+class CrawlEndedError(RunOverError):
+    """The crawl has ended: before this node joined, or without it."""
+
+    def __init__(self, ago: float = 0.0, run: bytes = b"", in_common: bytes = b"") -> None:
+        super().__init__("the crawl has ended")
+        self.ago = ago
+        """Seconds since then, by the server's wall clock. Set by `join`, as the other two."""
+        self.run = run
+        """The id of the run."""
+        self.identity: dict[str, str] = json.loads(in_common or b"{}")
+        """The identity of its nodes; empty if none took part."""
+
+
+class NothingFetchedError(RunOverError):
+    """The run is over without any page."""
+
+
+class WrongTypeError(Exception):
+    """The users' key has a type that cannot contain start requests."""
+
+
+class OtherCrawlError(Exception):
+    """The crawl of this name has another spider, other arguments, or another version."""
+
+    def __init__(self, identity: dict[str, str]) -> None:
+        super().__init__("the crawl of this name is another one")
+        self.identity = identity
+        """The identity of that crawl's nodes."""
+
+
+class CrawlLostError(RunOverError):
+    """The server has lost the crawl: all queued requests and all fingerprints."""
+
+
+OVER = {  # by a script's reply
+    b"ended": CrawlEndedError,
+    b"empty": NothingFetchedError,
+    b"lost": CrawlLostError,
+}
+
+
+class CrawlClient:
+    """One node's calls to the server. Stores no requests itself. Not for concurrent calls.
+
+    A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
+
+        run       hash    id: random, new for each run of the crawl; its nodes' identity; pages
+                          fetched; the crawl's clock; when the run has ended; the id before; the
+                          last run without a page; whether an operator ends it; the salt of
+                          shortened fingerprints; whether `seen` has times
+        nodes     zset    node -> until when it counts, ms
+        working   zset    node -> end of its lease, ms
+        seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
+                          runs with times: bucket -> some of them; count -> how many
+        requests  hash    place -> request: all unfinished ones
+        queue     zset    places of the requests to be taken, in order
+        sites     zset    site with queued requests -> turn, the lowest is next
+        taken     zset    node, zero byte, place, how many nodes have failed with it (a digit):
+                          taken and not finished
+        suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
+        aside     hash    place -> request: tried three times; no node gets it
+        failed    hash    place -> request: has brought no page
+        hungry    zset    waiting node -> the last offer that it has seen
+        claims    hash    id -> node, zero byte, text: start requests not queued yet
+        budgets   hash    site -> its pages; site, zero byte -> how many of its requests are taken
+        stats     hash    node, zero byte, name -> this node's number
+
+    A node works from when it joins until it is idle, and again from when it takes a request. While
+    it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
+    the server, the node counts as dead. The next call of any node that takes requests or is idle
+    puts the dead node's requests back, as suspects (docs/shared-crawl.md has their rules). A node
+    that was only silent reports later what it has finished; that counts if no other was quicker.
+
+    The crawl is done when no node works and nothing is queued. All its keys but `run` and `stats`
+    are then deleted. These two are kept for 30 days, so that a node that is started late, or again,
+    does not begin the crawl once more. If requests were set aside or have failed, these, `seen` and
+    `budgets` are kept, too. A run without a page is not done: the next node begins anew.
+
+    A waiting node has a channel of its own, `node:<node>`: a message tells it to ask again. A
+    server at its `maxmemory` refuses joining nodes and new requests; everything else goes on there.
+
+    Calls raise `ServerUnreachableError` if the server cannot be reached just now. Then the call may
+    have been executed, and can be repeated. They raise `ServerRefusedError` if waiting would not
+    help.
+    """
+
+    def __init__(self, settings: CrawlSettings) -> None:
+        """Raises `SettingsError` for a wrong URL."""
+        self.settings = settings
+        self.keys = CrawlKeys(settings.prefix, settings.name)
+        server = Server(settings.url, CALL_TIMEOUT_S, settings.url_from, self.keys.hash_tag)
+        self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
+        self.run = self.run_before = self._salt = b""  # none joined yet
+        # A process that reuses a dead one's name is another node.
+        self.node = f"{settings.node}:{chance.token(4)}"
+        self.channel = self.keys.channels + encoded(self.node)
+
+    async def check_rights(self) -> None:
+        """Try all calls of a node on the server, and leave nothing there.
+
+        Raises `ServerRefusedError`, with the missing rights.
+        """
+        keys = self.keys
+        async with self.link.use() as connection:
+            scripts = [SCRIPTS[name] for name in NODES_SCRIPTS]
+            await try_rights(connection, keys.trial, keys.all, keys.tag, scripts)
+        await self.link.check_subscription([self.channel])
+
+    # Calls --------------------------------------------------------------------------------------
+
+    async def join(
+        self, identity: dict[str, str] | None = None, new_run: bool = False
+    ) -> tuple[int, dict[str, str]]:
+        """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
+        last one has ended. `identity` must be equal on all nodes; a caller that takes no requests
+        has None. Returns the number of unfinished requests, and the nodes' identity, if known.
+
+        Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
+        """
+        packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
+        run, *rest = await self._call(
+            "join", chance.token(8), packed, int(new_run), though_full=False
+        )
+        if run == b"ended":
+            raise CrawlEndedError(rest[0] / 1000, *rest[1:])
+        if run == b"other":
+            raise OtherCrawlError(json.loads(rest[0]))
+        self.run = run
+        unfinished, in_common, self.run_before, self._salt = rest
+        return unfinished, json.loads(in_common or b"{}")
+
+    async def sync(
+        self,
+        new: Sequence[NewRequest] = (),
+        finished: Sequence[TakenRequest] = (),
+        demand: Demand = NO_DEMAND,
+        working: bool = False,
+        unreadable: Sequence[bytes] = (),
+        stats: Mapping[str, int] = NO_STATS,
+    ) -> SyncReply:
+        """Queue new requests, forget finished ones, give back unreadable ones (by place), store the
+        node's numbers, take other requests: in this order.
+
+        If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
+        or if something is taken. Raises `RunOverError`.
+        """
+        queued, taken, lease_expired, set_aside = await self._call(
+            "sync",
+            int(working),
+            len(new),
+            *itertools.chain.from_iterable(map(self._new_fields, new)),
+            *_fields(finished),
+            len(unreadable),
+            *unreadable,
+            *_pairs(stats),
+            demand.requests,
+            demand.per_site,
+            int(demand.suspect),
+            int(demand.alone),
+            *map(encoded, demand.skipped_sites),
+            though_full=not new,
+        )
+        return SyncReply(
+            list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), set_aside
+        )
+
+    async def idle(self, finished: Sequence[TakenRequest] = (), waits: bool = False) -> IdleReply:
+        """Stop working. If no node works and nothing is queued, this ends the crawl, unless it
+        `waits` for an operator to end it.
+
+        Raises `RunOverError`.
+        """
+        step, wait_ms, *rest = await self._call("idle", *_fields(finished), int(waits))
+        return IdleReply(NextStep(step), wait_ms / 1000, *rest)
+
+    async def take_starts(self, key: str, most: int) -> list[tuple[bytes, bytes]]:
+        """Take start requests from the users' key: the ids of claims, and the texts. A new request
+        fulfils a claim. Claims without one are given to this node again, so it must have none.
+
+        Raises `RunOverError`, and `WrongTypeError` for a key of another type.
+        """
+        keys = (*self.keys.all, encoded(key))
+        found, wrong_type = await self._call("take_starts", most, keys=keys)
+        if wrong_type:
+            raise WrongTypeError(wrong_type.decode())
+        return list(zip(*[iter(found)] * 2, strict=True))
+
+    async def leave(
+        self, finished: Sequence[TakenRequest] = (), stats: Mapping[str, int] = NO_STATS
+    ) -> None:
+        """Leave the crawl. The node's unfinished requests go back to the queues."""
+        with suppress(RunOverError):
+            await self._call("leave", *_pairs(stats), *_fields(finished))
+
+    # What operators do; no run need have been joined --------------------------------------------
+
+    async def drop(self) -> bool:
+        """End the crawl for all nodes, done or not, and forget it. False if there is none."""
+        (ending,) = await self._call("end", "forget")
+        return Ending(ending) is not Ending.NO_RUN
+
+    async def end(self, at_once: bool = False) -> Ending:
+        """End the crawl for all nodes: when all that is queued is done, or at once."""
+        (ending,) = await self._call("end", "now" if at_once else "later")
+        return Ending(ending)
+
+    async def retry(self) -> int | None:
+        """Put failed requests, and those set aside, back into the queues, and return their number;
+        None if there is no crawl. An ended crawl goes on with them when a node joins.
+        """
+        if not (await self.counts()).exists:
+            return None
+        total = 0
+        for part in ("aside", "failed"):
+            cursor = b"0"
+            while True:
+                count, cursor = await self._call("retry", part, cursor, RETRIED_AT_ONCE)
+                total += count
+                if cursor == b"0":
+                    break
+        return total
+
+    async def counts(self) -> Counts:
+        """The size of the crawl now."""
+        commands = commands_for(self.keys)
+        async with self.link.use() as connection:
+            return Counts.from_replies(await connection.execute(commands))
+
+    async def stats(self) -> dict[str, int]:
+        """Sums over all nodes of the last run."""
+        command = ("HGETALL", self.keys.key("stats"))
+        async with self.link.use() as connection:
+            (fields,) = await connection.execute([command])
+        sums: Counter[str] = Counter()
+        for field, value in zip(*[iter(fields)] * 2, strict=True):
+            sums[field.rpartition(b"\0")[2].decode()] += int(value)
+        return dict(sorted(sums.items()))
+
+    def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes, bytes]:
+        salt = self.run if new.of_run else self._salt
+        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, salt)
+        return new.place, new.data, fingerprint, new.claim
+
+    async def _call(
+        self,
+        name: str,
+        *arguments: Any,
+        keys: tuple[bytes, ...] | None = None,
+        though_full: bool = True,
+    ) -> Any:
+        keys = keys or self.keys.all
+        settings = self.settings
+        head = (self.keys.channels, encoded(self.node), self.run, round(settings.lease * 1000))
+        limits = (settings.max_pages, settings.max_pages_per_site, round(settings.recrawl_after))
+        packed = (*head, *limits, *arguments)
+        call = Call(SCRIPTS[name], keys, packed, though_full=though_full)
+        async with self.link.use() as connection:
+            (reply,) = await run_scripts(connection, [call])
+        if len(reply) == 1 and reply[0] in OVER:
+            raise OVER[reply[0]]
+        return reply
+
+
+def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:
+    """Eight bytes for a fingerprint of any length. Each crawl has a salt of its own, so that no
+    site can find URLs with equal bytes.
+    """
+    return hashlib.blake2b(fingerprint, digest_size=8, key=salt).digest()
+
+
+def _fields(finished: Sequence[TakenRequest]) -> Iterable[Any]:
+    yield len(finished)
+    for taken in finished:
+        yield from (taken.place, taken.outcome.value)
+
+
+def _pairs(stats: Mapping[str, int]) -> Iterable[Any]:
+    return len(stats), *itertools.chain.from_iterable(stats.items())
+
+
+def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:
+    for place, data, tries in zip(*[iter(reply)] * 3, strict=True):
+        yield TakenRequest(place, data, int(tries))

@@ -1,0 +1,225 @@
+"""The verbs of `scrapy frontier`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semaphore_middleware.commands.formatting import count
+from semaphore_middleware.commands.verbs import (
+    CommandError,
+    Status,
+    Verb,
+    address_of,
+    check_installed,
+)
+from semaphore_middleware.model.hosts import clean
+from shared_crawl.client import CrawlEndedError, Ending, Queued
+from shared_crawl.crawls import Crawls
+from shared_crawl.settings import CrawlSettings, checked
+from shared_crawl.starts import FIELDS
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+    from shared_crawl.counts import Counts
+
+CRAWL = "the crawl"
+
+
+def crawls_of(settings: BaseSettings) -> Crawls:
+    """The shared crawls on the server of these settings. Raises as `address_of`."""
+    url, url_from = address_of(settings)
+    names = "CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_RUN", "CRAWL_SERIALIZER"
+    return Crawls(CrawlSettings(url, url_from=url_from, **checked(settings, names)))
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise CommandError("NAME is empty: allowed is the name of a crawl", Status.WRONG)
+
+
+# Changes -----------------------------------------------------------------------------------------
+
+
+def _verb(name: str, text: str, description: str = "", *, can_hurry: bool = False) -> Verb:
+    """A verb that changes one crawl."""
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("name", metavar="NAME", help=CRAWL)
+        if can_hurry:
+            parser.add_argument("--now", action="store_true", help="drop what is queued")
+
+    def run(settings: BaseSettings, options: argparse.Namespace) -> None:
+        _check_name(options.name)
+        result = asyncio.run(_change(crawls_of(settings), name, options))
+        print(f"{clean(options.name)}{result}.")
+
+    return Verb(text, run, add_options, description)
+
+
+async def _change(crawls: Crawls, verb: str, options: argparse.Namespace) -> str:
+    """Change a crawl, and return the result, to be printed behind the crawl's name."""
+    async with crawls.open_crawl(options.name) as crawl:
+        match verb:
+            case "end":
+                ending = await crawl.end(options.now)
+                if ending is Ending.NO_RUN:
+                    text = f"no run of '{clean(options.name)}' is under way"
+                    raise CommandError(text, Status.UNKNOWN)
+                is_over = ending is Ending.NOW
+                return " has ended" if is_over else " ends when all that is queued is done"
+            case "drop" if await crawl.drop():
+                return " is dropped"
+            case "retry" if (number := await crawl.retry()) is not None:
+                requests = f"{count(number, 'request')} {'is' if number == 1 else 'are'}"
+                return f": {requests} queued again"
+    raise _no_crawl(options.name)
+
+
+END = _verb(
+    "end",
+    "end a crawl for all its nodes",
+    "End a crawl for all its nodes when what is queued is done: also one that waits for more "
+    "because of CRAWL_WAIT. That it has ended is known for 30 days, as at any end.",
+    can_hurry=True,
+)
+DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it")
+RETRY = _verb(
+    "retry",
+    "put requests that were set aside or have failed back into the queues",
+    "Put back into the queues the requests that were set aside, because three nodes have failed "
+    "with them, and those that have brought no page. If the crawl has ended, the next node goes on "
+    "with it.",
+)
+
+# `status` ----------------------------------------------------------------------------------------
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", default=[], help="a crawl (else all)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
+    for name in options.names:
+        _check_name(name)
+    crawls = crawls_of(settings)
+    if not options.json:
+        check_installed("rich")
+    found, stats = asyncio.run(_look(crawls, options))
+    if options.json:
+        rows = [
+            {"name": name, "state": counts.state, **asdict(counts), "stats": stats[name]}
+            for name, counts in found.items()
+        ]
+        print(json.dumps(rows, indent=2))
+        return
+    if found:
+        _print_table(found)
+    else:
+        print(f"There is no shared crawl at {clean(f'{crawls.server}, prefix {crawls.prefix!r}')}.")
+    for name, numbers in stats.items():
+        if not numbers:
+            continue
+        print(f"\n{clean(name)}, all nodes together:")
+        width = max(map(len, numbers))
+        for stat, number in numbers.items():
+            print(f"  {stat:{width}}  {number:>12,}")
+
+
+def _print_table(found: Mapping[str, Counts]) -> None:
+    from semaphore_middleware.commands.tables import Column, Output, name, table
+
+    def size(title: str) -> Column[tuple[str, Counts]]:
+        return Column(title, lambda row: str(getattr(row[1], title.replace(" ", "_"))))
+
+    columns: list[Column[tuple[str, Counts]]] = [
+        name("crawl", lambda row: row[0]),
+        Column("state", lambda row: row[1].state, right=False),
+        *map(size, ("nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set aside")),
+    ]
+    Output().print(table(columns, found.items()))
+
+
+async def _look(
+    crawls: Crawls, options: argparse.Namespace
+) -> tuple[dict[str, Counts], dict[str, dict[str, int]]]:
+    """Sizes; and sums of the nodes' numbers, for named crawls and for JSON."""
+    found = {} if options.names else await crawls.survey()
+    stats = {}
+    for name in options.names or (found if options.json else ()):
+        async with crawls.open_crawl(name) as crawl:
+            found[name] = await crawl.counts()
+            stats[name] = await crawl.stats()
+        if not found[name].exists:
+            raise _no_crawl(name)
+    return found, stats
+
+
+STATUS = Verb("show the shared crawls of the server", _status, _add_status)
+
+# `add` -------------------------------------------------------------------------------------------
+
+
+def _add_add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=CRAWL)
+    parser.add_argument(
+        "names", metavar="URL", nargs="*", default=[], help="a page, or a JSON object"
+    )
+    parser.add_argument("-f", "--file", metavar="FILE", help="a file with one on each line")
+
+
+def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
+    _check_name(options.name)
+    crawls = crawls_of(settings)
+    with _lines(options) as lines:
+        try:
+            found = asyncio.run(crawls.add_starts(options.name, lines, settings))
+        except CrawlEndedError:
+            name = clean(options.name)
+            raise CommandError(
+                f"the crawl '{name}' has ended; begin it anew with -s CRAWL_RUN=new, or drop it: "
+                f"scrapy frontier drop {name}",
+                Status.WRONG,
+            ) from None
+        except ValueError as error:
+            text = f"{clean(str(error))}; what stood before is queued"
+            raise CommandError(text, Status.WRONG) from None
+    known = found[Queued.DUPLICATE]
+    left_out = f"; {known:,} were queued before" if known else ""
+    print(f"{clean(options.name)}: {count(found[Queued.YES], 'request')} queued{left_out}.")
+
+
+def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]:
+    if options.names and options.file is not None:
+        raise CommandError("give URLs or -f FILE, not both", Status.WRONG)
+    if options.names:
+        return nullcontext(options.names)
+    if options.file is None:
+        return nullcontext(sys.stdin)
+    try:
+        return Path(options.file).open(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{options.file}: {error.strerror}", Status.WRONG) from None
+
+
+ADD = Verb(
+    "queue start requests for a crawl",
+    _add,
+    _add_add,
+    "Queue start requests for a crawl, which may not have begun yet: URLs, or JSON objects "
+    f"with {', '.join(FIELDS)}; from the command line, a file, or else standard input, where '#' "
+    "begins a comment line. Those that were queued before are left out.",
+)
+
+
+def _no_crawl(name: str) -> CommandError:
+    return CommandError(f"there is no crawl '{clean(name)}'", Status.UNKNOWN)

@@ -1,0 +1,130 @@
+"""All shared crawls of a server, for operators."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+
+from scrapy.settings import BaseSettings
+
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.location import Server
+from shared_crawl.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
+from shared_crawl.codec import StartEncoder
+from shared_crawl.counts import Counts, commands_for
+from shared_crawl.keys import CrawlKeys
+from shared_crawl.settings import CrawlSettings
+from shared_crawl.starts import stripped
+
+CRAWLS_PER_CALL = 100  # counted in one round trip
+ADDED_PER_CALL = 500  # requests
+
+
+class Crawls:
+    """The shared crawls of one server, or of all masters of a cluster.
+
+    `settings` name the server, and tell `add_starts` how to begin a run. Each method opens
+    connections of its own.
+
+    Raises `SettingsError` for a wrong URL or prefix. Each method also raises
+    `ServerUnreachableError` and `ServerRefusedError`.
+    """
+
+    def __init__(self, settings: CrawlSettings) -> None:
+        self._settings = settings
+        self._server = Server(settings.url, CALL_TIMEOUT_S, settings.url_from, settings.prefix)
+
+    @property
+    def server(self) -> str:
+        """The server's address, without a password."""
+        return str(self._server)
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of all keys, behind a brace."""
+        return self._settings.prefix
+
+    async def survey(self) -> dict[str, Counts]:
+        """All crawls, by name. Only reads, but looks at all keys of the server."""
+        found: dict[str, Counts] = {}
+        async with aclosing(self._server.each_master()) as masters:
+            async for connection in masters:
+                names = await self._names(connection)
+                for first in range(0, len(names), CRAWLS_PER_CALL):
+                    some = names[first : first + CRAWLS_PER_CALL]
+                    found.update(await self._counts_of(connection, some))
+        return {name: found[name] for name in sorted(found) if found[name].exists}
+
+    @asynccontextmanager
+    async def open_crawl(self, name: str) -> AsyncIterator[CrawlClient]:
+        """A client for one crawl. The crawl need not exist."""
+        crawl = CrawlClient(replace(self._settings, name=name, node="operator"))
+        try:
+            yield crawl
+        finally:
+            await crawl.link.close()
+
+    async def add_starts(
+        self, name: str, lines: Iterable[str], settings: BaseSettings
+    ) -> Counter[Queued]:
+        """Queue start requests, and count the results. This may begin the first run of a crawl, or
+        with `CRAWL_RUN = "new"` a further one. Empty lines and lines with `#` at the beginning are
+        skipped. `settings` are the project's.
+
+        Raises `CrawlEndedError`, and `ValueError` for a wrong line: the lines before it are queued.
+        """
+        written = (
+            (number, line)
+            for number, line in enumerate(map(stripped, lines), 1)
+            if line and not line.startswith("#")
+        )
+        found: Counter[Queued] = Counter()
+        async with self.open_crawl(name) as crawl:
+            _, in_common = await crawl.join(new_run=self._settings.run == "new")
+            try:
+                serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
+                encoder = StartEncoder(settings, in_common.get("spider", name), serializer)
+                while some := list(itertools.islice(written, ADDED_PER_CALL)):
+                    new: list[NewRequest] = []
+                    try:
+                        for number, line in some:
+                            try:
+                                new.append(encoder.encode(line))
+                            except ValueError as error:
+                                raise ValueError(f"line {number}: {error}") from None
+                    finally:
+                        found.update((await crawl.sync(new, working=True)).queued)
+            finally:
+                await crawl.leave()
+        return found
+
+    async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
+        """Counts by crawl. Keys of other types, or with texts in place of numbers, are not ours:
+        their crawls are left out.
+        """
+        calls = [commands_for(CrawlKeys(self.prefix, name)) for name in names]
+        replies = iter(await connection.call(list(itertools.chain(*calls))))
+        found = {}
+        for name, call in zip(names, calls, strict=True):
+            of_crawl = list(itertools.islice(replies, len(call)))
+            if not any(map(_is_of_another_type, of_crawl)):
+                with suppress(ValueError):
+                    found[name] = Counts.from_replies(connection.check(of_crawl))
+        return found
+
+    async def _names(self, connection: Connection) -> list[str]:
+        """The names of the crawls with keys on this master."""
+        head, tail = b"{%b:" % encoded(self.prefix), b"}:run"
+        names = []
+        for key in await connection.scan(head, tail):
+            with suppress(UnicodeDecodeError):  # not ours
+                names.append(key[len(head) : -len(tail)].decode("utf-8", "surrogatepass"))
+        return names
+
+
+def _is_of_another_type(reply: object) -> bool:
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")

@@ -1,0 +1,74 @@
+"""How a shared crawl ends on one node."""
+
+from __future__ import annotations
+
+import logging
+
+from scrapy import Request
+from scrapy.statscollectors import StatsCollector
+
+from shared_crawl.client import IdleReply
+
+logger = logging.getLogger(__name__)
+
+
+class CrawlEnd:
+    """Whether the crawl has ended for this node, and whether anything of it is missing."""
+
+    def __init__(self, crawl: str, stats: StatsCollector) -> None:
+        self._crawl = crawl
+        self._stats = stats
+        self.has_come = False
+        """Also if the crawl goes on without this node."""
+        self.has_failed = False
+        """True if anything of the crawl is missing."""
+        self._was_idle = False
+
+    def come(self, is_idle: bool) -> None:
+        """End the crawl on this node."""
+        self.has_come = True
+        self._was_idle = is_idle
+
+    def drop(self, request: Request) -> None:
+        """Drop a request made after the end. A node at work at the end may still yield requests,
+        for example when the crawl has all its pages. On an idle node, another component has made
+        the request, and this is an error.
+        """
+        self._stats.inc_value("scheduler/dropped_after_end")
+        is_error = self._was_idle and not self.has_failed
+        logger.log(
+            logging.ERROR if is_error else logging.INFO,
+            "The crawl %r has ended: %s is dropped. CRAWL_WAIT = True lets a crawl wait for more",
+            self._crawl,
+            request,
+        )
+        self.has_failed |= is_error
+
+    def log_no_pages(self) -> None:
+        """Log the end of a crawl without a page."""
+        self.has_failed = True
+        logger.error(
+            "The crawl %r has fetched nothing, so it does not count as done: the next node that is "
+            "started begins it anew",
+            self._crawl,
+        )
+
+    def log_missing(self, reply: IdleReply) -> None:
+        """Log how many requests the crawl ends without."""
+        if reply.all_set_aside:
+            self.has_failed = True
+            logger.error(
+                "The crawl %r ends without the requests that three nodes have failed with: %d. "
+                "scrapy frontier retry %s puts them back, and the next node goes on with them",
+                self._crawl,
+                reply.all_set_aside,
+                self._crawl,
+            )
+        if reply.all_failed:
+            logger.warning(
+                "The crawl %r ends; requests that have brought no page: %d. scrapy frontier retry "
+                "%s puts them back, and the next node goes on with them",
+                self._crawl,
+                reply.all_failed,
+                self._crawl,
+            )

@@ -1,0 +1,122 @@
+"""The private parts of Scrapy 2.19 used by the scheduler only, with reasons."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping, Set
+from http.cookiejar import Cookie
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+from scrapy import Request, signals
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.utils.reactor import is_reactor_installed
+from twisted.internet.defer import Deferred
+
+from semaphore_middleware.scrapy.engine import Engine
+
+if TYPE_CHECKING:
+    from scrapy.http.cookies import CookieJar
+
+Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
+"""Passes a spider's start requests on, each when it is time."""
+
+
+class CrawlEngine(Engine):
+    """A crawler's engine as its scheduler uses it."""
+
+    def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
+        """Pass each result of the downloader's `fetch` through `change`."""
+        self.wrap_fetch(lambda fetch, request: fetch(request).addBoth(change, request))
+
+    @property
+    def in_progress(self) -> Set[Request]:
+        """The engine's unfinished requests.
+
+        Private: `_slot`, as no signal is sent when a request's callback has finished.
+        """
+        slot = self._crawler.engine._slot
+        assert slot is not None, "a scheduler is used while its spider is open"
+        return slot.inprogress
+
+    def feed_files(self) -> list[IO[bytes]]:
+        """The open files of the feeds.
+
+        `slots` is not documented, and there is no public way to a feed's file.
+        """
+        exporter = self._crawler.get_extension(FeedExporter)
+        files = [slot.file for slot in exporter.slots] if exporter is not None else []
+        return [file for file in files if file is not None and not file.closed]
+
+    def cookies_of(self, jar: object) -> list[dict[str, Any]]:
+        """The cookies of one session of the spider."""
+        jars = self._cookie_jars()
+        return [vars(cookie) for cookie in jars[jar].jar] if jars and jar in jars else []
+
+    def add_cookies(self, jar: object, cookies: Iterable[dict[str, Any]]) -> None:
+        """Put cookies, as `cookies_of` gives them, into a session's jar."""
+        if (jars := self._cookie_jars()) is None:
+            return
+        for fields in cookies:
+            named = {name.removeprefix("_"): value for name, value in fields.items()}
+            jars[jar].jar.set_cookie(Cookie(**named))
+
+    def _cookie_jars(self) -> MutableMapping[object, CookieJar] | None:
+        """The spider's sessions; None if its cookies are not kept.
+
+        `jars` is not documented, and there is no public way to a session's cookies.
+        """
+        from scrapy.downloadermiddlewares.cookies import CookiesMiddleware  # with tldextract
+
+        middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
+        return middleware.jars if middleware is not None else None
+
+    def pace_start(self, paced: Paced) -> None:
+        """Have the spider's start requests paced.
+
+        Private: `_start`, which the engine reads without a break when its downloader is full.
+        """
+        engine = self._crawler.engine
+        if engine._start is not None:
+            engine._start = paced(engine._start)
+
+    def send_request_dropped(self, request: Request) -> None:
+        """Send the signal `request_dropped`. The engine itself sends it only for schedulers that
+        reject duplicates at once.
+        """
+        self._crawler.signals.send_catch_log(
+            signals.request_dropped, request=request, spider=self._crawler.spider
+        )
+
+    def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
+        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, even
+        if it does not wait for its spider. For a scheduler's `open`.
+
+        Scrapy ends the process at once, with status 0, if it is stopped while the spider is being
+        opened, and if it is stopped twice. Its commands check the crawl's task at the task's end.
+        """
+        crawl = asyncio.current_task()
+        if crawl is None or not is_reactor_installed():
+            return
+        from twisted.internet import reactor
+
+        def cut_short() -> Deferred[object] | None:
+            if crawl.done() or has_ended():
+                return None
+            self.end_with_failure()
+            crawl.cancel()
+            return Deferred.fromFuture(asyncio.ensure_future(asyncio.wait({crawl})))
+
+        events: Any = reactor
+        events.addSystemEventTrigger("before", "shutdown", cut_short)
+
+    async def crawl_start_requests(self, paced: Paced) -> None:
+        """Crawl the spider's start requests once more, paced.
+
+        `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
+        """
+        engine = self._crawler.engine
+        start = await engine.scraper.spidermw.process_start()
+        assert start is not None
+        async for request in paced(start):
+            if isinstance(request, Request):
+                engine.crawl(request)

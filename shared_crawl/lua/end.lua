@@ -1,0 +1,29 @@
+-- Ends the crawl for all nodes: when the queues are empty, or at once, or at once and without a trace. While
+-- nodes are there, the end is remembered for an hour: otherwise they would begin the crawl again.
+-- KEYS: see shared/common.lua.
+-- ARGV: "later", "now" or "forget".
+-- Reply: "now" if it has ended, "later", or "none" if no run is under way, or there is nothing to forget.
+
+@include(shared/common)
+
+local how = next_argument()
+if not run_id or (ended and how ~= 'forget') then return { 'none' } end
+if how == 'forget' then
+  -- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py.
+  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', clock + math.max(0, WALL - wall))
+  local has_nodes = redis.call('EXISTS', nodes) == 1
+  redis.call('HDEL', run, 'timed')
+  redis.call('UNLINK', aside, failed, budgets, stats)
+  end_run()
+  redis.call('PEXPIRE', run, has_nodes and HOUR or 0)
+  return { 'now' }
+end
+write_clock()
+stop_dead_nodes()
+if how == 'now' or not has_requests() and redis.call('EXISTS', working, claims) == 0 then
+  end_run()
+  return { 'now' }
+end
+redis.call('HSET', run, 'ending', 1)
+notify_hungry_nodes()
+return { 'later' }

@@ -1,0 +1,44 @@
+-- Joins the crawl's run, or begins one. The node works from now on.
+-- KEYS: see shared/common.lua.
+-- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing from a caller that takes no
+-- requests; 1 if the run is to begin though the last one has ended.
+-- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
+-- the salt of shortened fingerprints. Or "ended" with the time since then (ms), the run's id and its nodes'
+-- identity, or "other" with the nodes' identity if the caller's is not the same; then nothing is changed.
+
+@include(shared/common)
+
+local new_run = next_argument()
+local identity = next_argument()
+local may_begin_again = next_number() == 1
+local of_run = redis.call('HGET', run, 'identity')
+
+-- A run without a page is not done: the next node begins it anew.
+may_begin_again = may_begin_again or redis.call('HGET', run, 'empty') == run_id
+if ended and not may_begin_again then
+  return { 'ended', WALL - ended, run_id, of_run or '' }
+elseif not ended and of_run and identity ~= '' and of_run ~= identity then
+  return { 'other', of_run }
+end
+write_clock() -- first of all writes: a full server refuses it, and so the rest
+if ended or not run_id then
+  if ended and recrawl_after_s > 0 and is_timed() then
+    redis.call('PERSIST', seen)
+  else
+    redis.call('UNLINK', seen)
+    redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
+  end
+  redis.call('HSET', run, 'id', new_run, 'previous', run_id or '')
+  run_id, of_run = new_run, nil
+  redis.call('HDEL', run, 'ended', 'identity', 'pages')
+  redis.call('PERSIST', run)
+  redis.call('UNLINK', aside, failed, budgets, stats)
+end
+if identity ~= '' then
+  of_run = identity
+  redis.call('HSET', run, 'identity', identity)
+end
+renew_presence()
+renew_lease()
+local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
+return { run_id, redis.call('HLEN', requests), of_run or '', previous, salt }

@@ -1,0 +1,305 @@
+-- Included by every script of shared crawls: names for keys and arguments, and functions.
+-- KEYS: a crawl's, see `CrawlClient`.
+-- ARGV: the beginning of the nodes' channels; the calling node; its run; the length of its lease (ms); the
+-- limits of the crawl's pages and of a site's, 0 for none; the seconds after which a fingerprint counts as
+-- new again, 0 for never; then the script's own.
+-- A place is a site, a zero byte, and 18 bytes in the order of the site's requests; no site has a zero byte.
+
+@include(semaphore_middleware.redis:shared/wall)
+
+local last_argument_read = 0
+local function next_argument()
+  last_argument_read = last_argument_read + 1
+  return ARGV[last_argument_read]
+end
+
+local function next_number()
+  return tonumber(next_argument())
+end
+
+local run, nodes, working, seen, requests, queue, sites, taken, suspects, aside, failed, hungry, claims,
+  budgets, stats = unpack(KEYS)
+local kept_after_end = { run, seen, aside, failed, budgets, stats }
+local channel_head = next_argument()
+local node = next_argument()
+local joined_run = next_argument()
+local lease_ms = next_number()
+local most_pages = next_number()
+local most_of_site = next_number()
+local recrawl_after_s = next_number()
+
+local END_KEPT_MS = 30 * DAY
+local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
+local TRIES_BEFORE_ALONE = 2 -- of a request
+local MOST_TRIES = 3 -- of a request
+local WOKEN_AT_ONCE = 2 -- nodes
+local PAGE = '1' -- the outcome of a request; '0': neither
+local FAILED = '2'
+local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
+
+local run_id, ended, previous_run, wall, clock =
+  unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock'))
+
+-- Leases are timed by the crawl's own clock. It follows the server's wall clock, in steps of a part of a
+-- lease at most, and never goes back: setting the wall clock ends no lease of a living node.
+local now = clock and clock + math.max(0, math.min(WALL - wall, LONGEST_STEP * lease_ms)) or WALL
+
+local function write_clock()
+  redis.call('HSET', run, 'wall', WALL, 'clock', now)
+end
+
+local function site_of(place)
+  return string.sub(place, 1, -20)
+end
+
+-- The bounds of a name's members in a sorted set: they begin with the name and a zero byte.
+local function bounds_of(name)
+  return '[' .. name .. '\0', '(' .. name .. '\1'
+end
+
+-- The first of a name's members.
+local function first_of(key, name, most)
+  local first, last = bounds_of(name)
+  return redis.call('ZRANGE', key, first, last, 'BYLEX', 'LIMIT', 0, most)
+end
+
+-- A turn after those of all other sites.
+local function last_turn()
+  return (redis.call('ZRANGE', sites, -1, -1, 'WITHSCORES')[2] or 0) + 1
+end
+
+local has_new_requests = false -- for nodes that wait
+
+-- The number of requests of a site that may still be taken: each may become a page. `budgets` has the site's
+-- pages, and behind a zero byte the number of its taken requests.
+local function budget_left(site)
+  if most_of_site == 0 then return math.huge end
+  local pages, taken_now = unpack(redis.call('HMGET', budgets, site, site .. '\0'))
+  return most_of_site - (pages or 0) - (taken_now or 0)
+end
+
+-- Gives a site the last turn if it has none, or has just had one. Without queued requests, or with all its
+-- pages, it loses its turn.
+local function give_turn(site, has_had_one)
+  if budget_left(site) <= 0 or #first_of(queue, site, 1) == 0 then
+    redis.call('ZREM', sites, site)
+  elseif has_had_one or not redis.call('ZSCORE', sites, site) then
+    redis.call('ZADD', sites, last_turn(), site)
+    has_new_requests = has_new_requests or not has_had_one
+  end
+end
+
+local function enqueue(place)
+  redis.call('ZADD', queue, 0, place)
+  local site = site_of(place)
+  if not redis.call('ZSCORE', sites, site) then give_turn(site) end
+end
+
+-- Puts a taken request back. `failures` is the number of nodes that have failed with it.
+local function put_back(place, failures)
+  if failures == 0 then
+    enqueue(place)
+  else
+    redis.call('ZADD', suspects, failures, place)
+    has_new_requests = true
+  end
+end
+
+-- Data of the requests set aside by this call.
+local set_aside = {}
+
+local function move_data(place, to)
+  local data = redis.call('HGET', requests, place)
+  redis.call('HDEL', requests, place)
+  redis.call('HSET', to, place, data)
+  return data
+end
+
+-- A node died with this request, or could not read it, and so may others. The request becomes a suspect: a
+-- node takes one suspect at a time, and after two failures only if it has nothing else. After a third failure
+-- the request is set aside, if `is_proven`: the node had no other request.
+local function suspect(place, failures, is_proven)
+  if failures + 1 >= MOST_TRIES and is_proven then
+    table.insert(set_aside, move_data(place, aside))
+  else
+    put_back(place, math.min(failures + 1, TRIES_BEFORE_ALONE))
+  end
+end
+
+-- The first suspect with this number of failures, of a site that is not skipped and may have more pages.
+local function first_suspect(failures, skip)
+  local most = most_of_site > 0 and -1 or SUSPECTS_LOOKED_AT
+  local found = redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, most)
+  for _, place in ipairs(found) do
+    local site = site_of(place)
+    if not skip[site] and budget_left(site) > 0 then return place end
+  end
+end
+
+local function has_requests()
+  return redis.call('EXISTS', sites) == 1 or first_suspect(1, {}) or first_suspect(TRIES_BEFORE_ALONE, {})
+end
+
+-- Notifies a waiting node: it asks again.
+local function notify(name)
+  redis.call('ZREM', hungry, name)
+  redis.call('PUBLISH', channel_head .. name, '')
+end
+
+local function last_offer()
+  return redis.call('HGET', run, 'offers') or 0
+end
+
+-- Makes the node wait. It has seen all offers until now.
+local function wait_hungry()
+  redis.call('ZADD', hungry, last_offer(), node)
+end
+
+-- Notifies a few waiting nodes that have not seen the last offer. When these ask, the next ones are notified:
+-- all of them soon if many requests are left, and only a few otherwise.
+local function wake_hungry_nodes()
+  local left = WOKEN_AT_ONCE
+  local seen_all = '(' .. last_offer()
+  while left > 0 do
+    local name = redis.call('ZRANGE', hungry, '-inf', seen_all, 'BYSCORE', 'LIMIT', 0, 1)[1]
+    if not name then return end
+    if tonumber(redis.call('ZSCORE', nodes, name) or 0) > now then left = left - 1 end
+    notify(name)
+  end
+end
+
+local function make_offer()
+  redis.call('HINCRBY', run, 'offers', 1)
+  wake_hungry_nodes()
+end
+
+local function notify_hungry_nodes()
+  for _, name in ipairs(redis.call('ZRANGE', hungry, 0, -1)) do
+    notify(name)
+  end
+end
+
+-- `passes_on`: the calling node may have been notified.
+local function offer_requests(passes_on)
+  if has_new_requests and has_requests() then
+    make_offer()
+  elseif passes_on and has_requests() then
+    wake_hungry_nodes()
+  end
+end
+
+-- Keeps the node in `nodes` until its lease ends, whether it works or not.
+local function renew_presence()
+  redis.call('ZADD', nodes, now + lease_ms, node)
+end
+
+-- Begins or renews the node's lease. Returns 1 if it had none, else 0.
+local function renew_lease()
+  return redis.call('ZADD', working, now + lease_ms, node)
+end
+
+-- The number of requests that may still be taken: each may become a page.
+local function pages_left()
+  if most_pages == 0 then return math.huge end
+  return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
+end
+
+-- Takes a request from a node. Returns the number of nodes that have failed with it; nil: this node did not
+-- have it. The number is a part of the member, because members are found by name only if all scores are
+-- equal.
+local function untake(name, place)
+  local failures = 0
+  while redis.call('ZREM', taken, name .. '\0' .. place .. failures) == 0 do
+    failures = failures + 1
+    if failures > TRIES_BEFORE_ALONE then return nil end
+  end
+  if most_of_site > 0 then
+    redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
+    give_turn(site_of(place)) -- another of its requests may become the page
+  end
+  return failures
+end
+
+-- A node has finished a request after the end of its lease. That counts unless another node was quicker.
+local function untake_from_others(place)
+  if redis.call('HEXISTS', requests, place) == 0 then return false end
+  redis.call('ZREM', queue, place)
+  redis.call('ZREM', suspects, place)
+  for _, name in ipairs(redis.call('ZRANGE', working, 0, -1)) do
+    untake(name, place)
+  end
+  return true
+end
+
+local function finish(place, outcome)
+  if not (untake(node, place) or untake_from_others(place)) then return end
+  local site = site_of(place)
+  if outcome == FAILED then
+    move_data(place, failed)
+  else
+    redis.call('HDEL', requests, place)
+  end
+  if outcome == PAGE then
+    redis.call('HINCRBY', run, 'pages', 1)
+    if most_of_site > 0 then redis.call('HINCRBY', budgets, site, 1) end
+  elseif most_pages > 0 then
+    has_new_requests = true -- another request may become the page
+  end
+  if most_of_site > 0 then give_turn(site) end
+end
+
+-- Arguments: the number of finished requests, and of each its place and outcome.
+local function finish_all()
+  for _ = 1, next_number() do
+    local place = next_argument()
+    finish(place, next_argument())
+  end
+end
+
+-- Ends a node's lease, and gives its unfinished requests back: calls `give_back` with each place, the number
+-- of nodes that have failed with it, and whether it is the only one. In one step, so that a node with taken
+-- requests always has a lease. True if it had one.
+local function stop_working(name, give_back)
+  local members = first_of(taken, name, -1)
+  for _, member in ipairs(members) do
+    local place = string.sub(member, #name + 2, -2)
+    give_back(place, untake(name, place), #members == 1)
+  end
+  return redis.call('ZREM', working, name) == 1
+end
+
+local function stop_dead_nodes()
+  for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
+    if name ~= node then stop_working(name, suspect) end
+  end
+  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
+end
+
+-- Arguments: how many numbers of the node follow, and of each its name and the number.
+local function write_stats()
+  for _ = 1, next_number() do
+    local name = next_argument()
+    redis.call('HSET', stats, node .. '\0' .. name, next_argument())
+  end
+end
+
+-- True if fingerprints have times, so that they may count as new again.
+local function is_timed()
+  return redis.call('HGET', run, 'timed') == '1'
+end
+
+-- Failed requests and those set aside are kept, and `seen` with them: they may be put back. A timed `seen` is
+-- kept for the next run.
+local function end_run()
+  notify_hungry_nodes()
+  redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, claims)
+  if redis.call('EXISTS', aside, failed) == 0 then
+    redis.call('UNLINK', budgets)
+    if not is_timed() then redis.call('UNLINK', seen) end
+  end
+  redis.call('HSET', run, 'ended', WALL)
+  redis.call('HDEL', run, 'ending')
+  for _, key in ipairs(kept_after_end) do
+    redis.call('PEXPIRE', key, math.max(END_KEPT_MS, 1000 * recrawl_after_s))
+  end
+end

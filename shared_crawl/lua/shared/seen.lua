@@ -1,0 +1,80 @@
+-- Included by `sync`, after joined.lua: the fingerprints seen by the crawl, in some 10 bytes each.
+-- `seen` is a hash. Its field `count` is the number of fingerprints; each other field is a bucket, named by a
+-- number, and its value the fingerprints in it, one behind the other. There is a bucket for each
+-- `PER_BUCKET` fingerprints. In a timed run each is followed by the time when it was last queued (s). Where a
+-- fingerprint belongs follows from the number of buckets. A further one takes about half of an earlier one's
+-- (linear hashing: Litwin, 1980), so that no call ever moves many.
+
+local LENGTH, TIME_LENGTH, PER_BUCKET = 8, 4, 32
+local seen_count, has_times, entry_length -- `see` reads them when it is first called
+
+-- The largest power of two up to this number.
+local function power_below(number)
+  local _, exponent = math.frexp(number)
+  return math.ldexp(1, exponent - 1)
+end
+
+local function bucket_of(fingerprint, buckets)
+  local power = power_below(buckets)
+  local bucket = struct.unpack('>I4', fingerprint) % (2 * power)
+  return bucket < buckets and bucket or bucket - power
+end
+
+local function fingerprints_in(bucket)
+  return redis.call('HGET', seen, bucket) or ''
+end
+
+-- At a multiple of an entry's length only: elsewhere it is the end of one and the beginning of another.
+local function position_of(fingerprint, fingerprints)
+  local at = 0
+  repeat
+    at = string.find(fingerprints, fingerprint, at + 1, true)
+  until not at or at % entry_length == 1
+  return at
+end
+
+local function entry_of(fingerprint)
+  return has_times and fingerprint .. struct.pack('>I4', math.floor(WALL / 1000)) or fingerprint
+end
+
+local function is_long_ago(fingerprints, at)
+  if not has_times or recrawl_after_s == 0 then return false end
+  local seen_at = struct.unpack('>I4', fingerprints, at + LENGTH)
+  return WALL / 1000 - seen_at > recrawl_after_s
+end
+
+local function add_bucket(new)
+  local old = new - power_below(new)
+  local stay = {}
+  local move = {}
+  for fingerprint in string.gmatch(fingerprints_in(old), string.rep('.', entry_length)) do
+    table.insert(bucket_of(fingerprint, new + 1) == new and move or stay, fingerprint)
+  end
+  redis.call('HSET', seen, old, table.concat(stay), new, table.concat(move))
+end
+
+-- True if the fingerprint was not seen before, or long ago. The first write of a call is in joined.lua, and a
+-- full server refuses that write or none: so a count never lacks its bucket.
+local function see(fingerprint)
+  if not seen_count then
+    seen_count = tonumber(redis.call('HGET', seen, 'count') or 0)
+    has_times = is_timed()
+    entry_length = LENGTH + (has_times and TIME_LENGTH or 0)
+  end
+  local buckets = math.floor(seen_count / PER_BUCKET) + 1
+  local bucket = bucket_of(fingerprint, buckets)
+  local fingerprints = fingerprints_in(bucket)
+  local at = position_of(fingerprint, fingerprints)
+  if at and is_long_ago(fingerprints, at) then
+    local before = string.sub(fingerprints, 1, at - 1)
+    local behind = string.sub(fingerprints, at + entry_length)
+    redis.call('HSET', seen, bucket, before .. entry_of(fingerprint) .. behind)
+    return true
+  elseif at then
+    return false
+  end
+  seen_count = seen_count + 1
+  redis.call('HSET', seen, bucket, fingerprints .. entry_of(fingerprint), 'count', seen_count)
+  if seen_count % PER_BUCKET == 0 then add_bucket(buckets) end
+  return true
+end

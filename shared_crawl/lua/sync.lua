@@ -1,0 +1,117 @@
+-- Queues new requests, forgets finished ones, gives unreadable ones back, takes others: in this order. If a
+-- part fails, the later ones are not done.
+-- KEYS: see shared/common.lua.
+-- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
+-- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
+-- none; without a place the claim is only given up); the finished requests, see `finish_all`; number of
+-- unreadable requests, and their places; the node's numbers, see `write_stats`; most requests to take; most
+-- of these of one site; 1 if one may be a suspect; 1 if it may be a request to be done alone; the sites to
+-- skip.
+-- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
+-- pages; place, data and number of failed tries of each request taken; 1 if the node works and had lost its
+-- lease, so that its requests went back to the queues; the data of each request set aside now.
+
+@include(shared/common)
+@include(shared/joined)
+@include(shared/seen)
+
+local works = next_number() == 1
+
+-- In one step with the fingerprint: a crash between the two would lose the request.
+local function add(place, data, fingerprint, claim)
+  if redis.call('HEXISTS', requests, place) == 1 then
+    return 1 -- sent again, because our reply was lost
+  end
+  if claim ~= '' and redis.call('HDEL', claims, claim) == 0 or place == '' then
+    return 1 -- queued already, perhaps by another node
+  end
+  if most_of_site > 0 and tonumber(redis.call('HGET', budgets, site_of(place)) or 0) >= most_of_site then
+    return 2
+  end
+  if fingerprint ~= '' and not see(fingerprint) then return 0 end
+  redis.call('HSET', requests, place, data)
+  enqueue(place)
+  return 1
+end
+
+-- The first sites in turn, without those to skip. `skipped` is the number of these.
+local function next_sites(most, skip, skipped)
+  local found = {}
+  for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
+    if not skip[site] and #found < most then table.insert(found, site) end
+  end
+  return found
+end
+
+local function take_place(from, place, failures, taken_now)
+  redis.call('ZREM', from, place)
+  redis.call('ZADD', taken, 0, node .. '\0' .. place .. failures)
+  if most_of_site > 0 then redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1) end
+  table.insert(taken_now, place)
+  table.insert(taken_now, redis.call('HGET', requests, place))
+  table.insert(taken_now, failures)
+end
+
+-- Takes of a site with a suspect only the suspect, and of the other sites the same number each; of a short
+-- queue only this node's share, as other nodes need requests, too.
+local function take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
+  local taken_now = {}
+  local node_count = redis.call('ZCARD', nodes)
+  local once_failed = may_suspect and first_suspect(1, skip)
+  if once_failed then
+    take_place(suspects, once_failed, 1, taken_now)
+    skip[site_of(once_failed)] = true
+    skipped = skipped + 1
+    most = most - 1
+  end
+  local in_turn = next_sites(most, skip, skipped)
+  local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
+  for _, site in ipairs(in_turn) do
+    local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
+    for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
+      take_place(queue, place, 0, taken_now)
+      most = most - 1
+    end
+    give_turn(site, true)
+  end
+  local alone = may_be_alone and #taken_now == 0 and first_suspect(TRIES_BEFORE_ALONE, skip)
+  if alone then take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now) end
+  return taken_now
+end
+
+local queued = {}
+for i = 1, next_number() do
+  queued[i] = add(next_argument(), next_argument(), next_argument(), next_argument())
+end
+
+finish_all()
+
+for _ = 1, next_number() do
+  local place = next_argument()
+  local failures = untake(node, place)
+  if failures then suspect(place, failures, true) end
+end
+
+local lease_expired = works and renew_lease() or 0
+write_stats()
+local taken_now = {}
+local most = next_number()
+local most_per_site = next_number()
+local may_suspect = next_number() == 1
+local may_be_alone = next_number() == 1
+local skip = {}
+local skipped = #ARGV - last_argument_read
+for i = last_argument_read + 1, #ARGV do
+  skip[ARGV[i]] = true
+end
+local asks = most > 0
+if asks then
+  redis.call('ZREM', hungry, node)
+  stop_dead_nodes()
+  most = math.min(most, pages_left())
+  if most > 0 then taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped) end
+  if #taken_now > 0 then renew_lease() end
+end
+offer_requests(asks)
+if asks and #taken_now == 0 then wait_hungry() end
+return { queued, taken_now, lease_expired, set_aside }

@@ -1,0 +1,58 @@
+-- Takes start requests from the users' key. Each is a claim until it is queued. Claims of a dead node go to
+-- the next node that asks. A node asks only without claims: if it has any on the server, their reply was
+-- lost.
+-- KEYS: see shared/common.lua; then the users' key: a list, a set, a sorted set (the highest score first) or
+-- a stream. The fields of a stream's entry are one JSON object.
+-- ARGV: how many at most.
+-- Reply: the id and the text of each claim; the type of the key if it is another one.
+
+@include(shared/common)
+@include(shared/joined)
+
+local key = KEYS[#KEYS]
+local most = next_number()
+local found = {}
+
+local function claim(id, text)
+  redis.call('HSET', claims, id, node .. '\0' .. text)
+  table.insert(found, id)
+  table.insert(found, text)
+end
+
+local function pop_of_stream()
+  local entry = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
+  if not entry then return nil end
+  local fields = {}
+  for i = 1, #entry[2], 2 do
+    fields[entry[2][i]] = entry[2][i + 1]
+  end
+  redis.call('XDEL', key, entry[1])
+  return cjson.encode(fields)
+end
+
+local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX', stream = 'XRANGE', none = '' }
+local kind = redis.call('TYPE', key).ok
+if not POP[kind] then return { found, kind } end
+
+local function pop()
+  if kind == 'stream' then return pop_of_stream() end
+  local popped = redis.call(POP[kind], key)
+  if kind == 'zset' then return popped[1] end -- the second is its score
+  return popped
+end
+
+stop_dead_nodes()
+local claimed = redis.call('HGETALL', claims)
+for i = 1, #claimed, 2 do
+  local owner, text = string.match(claimed[i + 1], '^(%Z*)%z(.*)$')
+  if owner == node or not redis.call('ZSCORE', working, owner) then
+    claim(claimed[i], text)
+  end
+end
+while kind ~= 'none' and #found < 2 * most do
+  local text = pop()
+  if not text then break end
+  claim(tostring(redis.call('HINCRBY', run, 'claims', 1)), text)
+end
+if #found > 0 then renew_lease() end
+return { found, '' }

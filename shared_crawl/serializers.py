@@ -1,0 +1,196 @@
+"""The two ways to write a request's fields as bytes: JSON and pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from base64 import b64decode, b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from functools import cache
+from importlib import import_module
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from itemadapter import ItemAdapter
+
+Fields = dict[str, Any]
+"""A request's, as `Request.to_dict` gives them."""
+TAG = "="
+"""The key for the name of the type or class, in a JSON object for a value of another type."""
+VALUE = "v"
+PLAIN = (str, int, float)  # a value of a subclass comes back as one of these
+
+TYPES: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    tuple: (list, tuple),
+    set: (list, set),
+    frozenset: (list, frozenset),
+    bytes: (lambda value: b64encode(value).decode(), b64decode),
+    datetime: (
+        lambda value: [value.replace(tzinfo=None).isoformat(), _zone(value), value.fold],
+        lambda parts: datetime.fromisoformat(parts[0]).replace(tzinfo=parts[1], fold=parts[2]),
+    ),
+    timezone: (lambda value: value.utcoffset(None), timezone),
+    ZoneInfo: (lambda value: value.key, ZoneInfo),
+    date: (date.isoformat, date.fromisoformat),
+    time: (time.isoformat, time.fromisoformat),
+    timedelta: (
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: timedelta(*parts),
+    ),
+    Decimal: (str, Decimal),
+    dict: (lambda value: list(map(list, value.items())), dict),
+    OrderedDict: (lambda value: list(map(list, value.items())), OrderedDict),
+}
+"""By type: what JSON has for a value, and the value from that."""
+BY_NAME = {type_.__name__: read for type_, (_, read) in TYPES.items()}
+
+
+def _zone(value: datetime) -> tzinfo | None:
+    """A datetime's zone, or of an unknown class the offset at that time."""
+    zone = value.tzinfo
+    if zone is None or type(zone) in TYPES:
+        return zone
+    return timezone(value.utcoffset() or timedelta())
+
+
+class JsonSerializer:
+    """Writes a request's fields as JSON. The values in `meta` and `cb_kwargs` come back unchanged.
+
+    JSON may name item classes of these `packages` only: a user with access to the server must not
+    choose any class of any package.
+    """
+
+    def __init__(self, packages: Collection[str]) -> None:
+        self._packages = frozenset(packages)
+
+    def dumps(self, fields: Fields) -> bytes:
+        """Raises `TypeError` for a value that JSON would change."""
+        headers = {
+            name.decode("latin-1"): [value.decode("latin-1") for value in values]
+            for name, values in fields["headers"].items()
+        }
+        try:
+            plain = {
+                name: self._to_json(value)
+                for name, value in fields.items()
+                if name not in ("body", "headers")
+            }
+        except TypeError as error:
+            raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
+        except RecursionError:
+            raise TypeError(
+                "meta or cb_kwargs hold lists or dicts too deep in each other"
+            ) from None
+        body = b64encode(fields["body"]).decode()
+        return json.dumps({**plain, "body": body, "headers": headers}).encode()
+
+    def loads(self, data: bytes) -> Fields:
+        """The fields. Raises any error for data not written here."""
+        plain: Fields = json.loads(data)
+        headers = {
+            name.encode("latin-1"): [value.encode("latin-1") for value in values]
+            for name, values in plain.pop("headers").items()
+        }
+        body = b64decode(plain.pop("body"))
+        return {**self._from_json(plain), "body": body, "headers": headers}
+
+    def _to_json(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or kind in PLAIN:
+            return value
+        if kind is list:
+            return [self._to_json(item) for item in value]
+        if kind is dict and TAG not in value and all(type(key) is str for key in value):
+            return {key: self._to_json(item) for key, item in value.items()}
+        if kind in TYPES:
+            write, _ = TYPES[kind]
+            return {TAG: kind.__name__, VALUE: self._to_json(write(value))}
+        for base in PLAIN:
+            if isinstance(value, base):
+                return base.__str__(value) if base is str else base(value)
+        if ItemAdapter.is_item(value) and not isinstance(value, dict):
+            return self._item_to_json(value)
+        raise TypeError(f"{value!r} is of a type that JSON cannot hold, {kind.__qualname__}")
+
+    def _from_json(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._from_json(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if TAG not in value:
+            return {key: self._from_json(item) for key, item in value.items()}
+        name = value[TAG]
+        inner = self._from_json(value[VALUE])
+        if name in BY_NAME:
+            return BY_NAME[name](inner)
+        return _made(self._class_of(name), inner)
+
+    def _item_to_json(self, item: Any) -> Any:
+        cls = type(item)
+        path = f"{cls.__module__}:{cls.__qualname__}"
+        if self._class_of(path) is not cls:
+            raise TypeError(f"{path} cannot be found by this name")
+        fields = dict(ItemAdapter(item))
+        _made(cls, fields)  # raises an error here, where the spider's author sees it
+        return {TAG: path, VALUE: self._to_json(fields)}
+
+    def _class_of(self, path: str) -> type:
+        module, _, qualified_name = path.partition(":")
+        if module.partition(".")[0] not in self._packages:
+            allowed = ", ".join(sorted(self._packages))
+            raise TypeError(f"{path} is of none of the project's packages ({allowed})")
+        return _item_class(module, qualified_name)
+
+
+@cache
+def _item_class(module: str, qualified_name: str) -> type:
+    found: Any = import_module(module)
+    for name in qualified_name.split("."):
+        found = getattr(found, name, None)
+    if not (isinstance(found, type) and ItemAdapter.is_item_class(found)):
+        raise TypeError(f"{module}:{qualified_name} is no class of items")
+    return found
+
+
+def _made(cls: type, fields: dict[str, Any]) -> Any:
+    """An item with these fields. Fields that are not arguments of `__init__` are set afterwards."""
+    taken = {name: value for name, value in fields.items() if _is_argument(cls, name)}
+    item = cls(**taken)
+    for name in fields.keys() - taken.keys():
+        ItemAdapter(item)[name] = fields[name]
+    return item
+
+
+@cache
+def _is_argument(cls: type, name: str) -> bool:
+    if dataclasses.is_dataclass(cls):
+        return any(field.name == name and field.init for field in dataclasses.fields(cls))
+    return True
+
+
+class PickleSerializer:
+    """Writes a request's fields as a pickle: more than JSON can hold. A pickle can name any code to
+    run: a user who can write to the server can run code on every node.
+    """
+
+    def __init__(self, _packages: Collection[str]) -> None: ...
+
+    def dumps(self, fields: Fields) -> bytes:
+        """Raises any error for a value without a pickle."""
+        return pickle.dumps(fields, protocol=4)
+
+    def loads(self, data: bytes) -> Fields:
+        """The fields. Raises any error for data not written here."""
+        fields: Fields = pickle.loads(data)
+        return fields
+
+
+SERIALIZERS: Mapping[str, type[JsonSerializer | PickleSerializer]] = {
+    "json": JsonSerializer,
+    "pickle": PickleSerializer,
+}
+"""By their names in `CRAWL_SERIALIZER`."""

@@ -1,0 +1,126 @@
+"""The settings of a shared crawl: `CRAWL` and `CRAWL_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy.squeues import LifoMemoryQueue
+from scrapy.utils.misc import load_object
+
+from semaphore_middleware import SettingsError
+from semaphore_middleware.model.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_period,
+    check_prefix,
+    check_truth,
+    did_you_mean,
+)
+from semaphore_middleware.redis.environment import default_node, server_of
+from semaphore_middleware.scrapy.engine import spider_name
+from shared_crawl.serializers import SERIALIZERS
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+_count = partial(check_integer, least=0, text=True)
+_truth = partial(check_truth, text=True)
+
+CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "CRAWL_LEASE": partial(check_number, least=0.1, text=True),
+    "CRAWL_MAX_PAGES": _count,
+    "CRAWL_MAX_PAGES_PER_SITE": _count,
+    "CRAWL_PREFIX": check_prefix,
+    "CRAWL_RECRAWL_AFTER": partial(
+        check_period, allowed="seconds, or a number with 's', 'm', 'h' or 'd' behind it"
+    ),
+    "CRAWL_RUN": partial(check_choice, choices=("", "new")),
+    "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
+    "CRAWL_START_KEY": lambda value, _: str(value),
+    "CRAWL_START_ONCE": _truth,
+    "CRAWL_VERSION": lambda value, _: str(value),
+    "CRAWL_WAIT": _truth,
+    "SEMAPHORE_START_TIMEOUT": partial(check_number, least=0.001, text=True),
+}
+"""By setting. A setting without a value, or with an empty text, has the default of
+`CrawlSettings`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlSettings:
+    """The settings of one node, or of an operator. Times are in seconds; docs/shared-crawl.md has
+    the meanings.
+    """
+
+    url: str
+    name: str = ""
+    node: str = ""
+    url_from: str = "the server's URL"
+    """Where `url` was set, for errors."""
+    last_first: tuple[bool, bool] = False, False
+    """Whether the last of a site's requests is taken first, and the last of its start requests."""
+    lease: float = 15.0
+    max_pages: int = 0
+    max_pages_per_site: int = 0
+    prefix: str = "crawl"
+    recrawl_after: float = 0
+    run: str = ""
+    serializer: str = "json"
+    start_key: str | None = None
+    start_once: bool = True
+    start_timeout: float | None = None
+    version: str = ""
+    wait: bool = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The settings of a node. Raises `SettingsError`."""
+        settings = crawler.settings
+        spider = spider_name(crawler)
+        url, url_from = server_of(settings)
+        if url is None:
+            raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
+        return cls(
+            url,
+            name=settings.get("CRAWL") or spider,
+            node=node_name(settings, spider),
+            url_from=url_from,
+            last_first=(
+                _takes_last(settings["SCHEDULER_MEMORY_QUEUE"]),
+                _takes_last(settings["SCHEDULER_START_MEMORY_QUEUE"]),
+            ),
+            **checked(settings),
+        )
+
+
+def _takes_last(queue: Any) -> bool:
+    return issubclass(load_object(queue), LifoMemoryQueue)
+
+
+def checked(settings: Mapping[str, Any], names: Iterable[str] = CHECKS) -> dict[str, Any]:
+    """The values of the settings with these names, by field. Raises `SettingsError`."""
+    found = {name: settings.get(name) for name in names}
+    return {
+        name.partition("_")[2].lower(): CHECKS[name](value, name)
+        for name, value in found.items()
+        if value not in (None, "")
+    }
+
+
+def node_name(settings: Mapping[str, Any], spider: str) -> str:
+    """This node's name: from the add-on, or from the spider's name and the job's."""
+    return settings.get("SEMAPHORE_NODE") or default_node(spider)
+
+
+def misspelt(names: Iterable[str]) -> Iterator[str]:
+    """A line for each name close to ours. Other names in `CRAWL_` may be the project's own."""
+    for name in names:
+        is_known = name in CHECKS or not name.startswith("CRAWL_")
+        if not is_known and (hint := did_you_mean(name, CHECKS, "CRAWL_")):
+            yield f"{name}: there is no such setting{hint}"

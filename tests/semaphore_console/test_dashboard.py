@@ -1,0 +1,95 @@
+"""What the alert rules and the dashboard ask Prometheus for is there, and says what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_console import node_metrics as metrics
+from tests.semaphore_console.pages import serving
+from tests.semaphore_console.scrapes import address, scrape, visit
+from tests.support.crawls import Crawl, Log
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+from tests.support.shared_crawl import set_one_aside
+from tests.support.site import Site
+
+DASHBOARD: dict[str, Any] = json.loads(
+    (REPOSITORY / "docker/grafana/dashboards/scrapy-semaphore.json").read_text("utf-8")
+)
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+DOCS = (REPOSITORY / "docs/metrics.md").read_text("utf-8")
+[CONFIGURATION] = re.findall(r"```yaml\n# prometheus.yml\n(.*?)```", DOCS, re.DOTALL)
+RULES = REPOSITORY / "docker/scrapy-semaphore.rules.yml"
+NEEDS_PROMTOOL = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus"
+)
+METRIC = r"\bscrapy_semaphore_[a-z_]+"
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in PANELS for target in panel.get("targets", [])]
+
+
+def families(names: Iterable[str]) -> set[str]:
+    """Without what a histogram's series end in."""
+    return {re.sub("_(bucket|count|sum)$", "", name) for name in names}
+
+
+def documented(text: str) -> set[str]:
+    """The metrics before the colons of list items."""
+    items = re.findall(rf"^- (`{METRIC}`.*?):", text, re.MULTILINE)
+    return {name for item in items for name in re.findall(METRIC, item)}
+
+
+async def test_they_ask_for_what_is_exported(server: RedisServer, site: Site, caplog: Log) -> None:
+    caplog.set_level("INFO", metrics.__name__)
+    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: site.now == 1)
+    exported = {name for name, _ in (await scrape(await address(caplog))).samples}
+    variables = [str(variable.get("query")) for variable in DASHBOARD["templating"]["list"]]
+    await set_one_aside(server, "shop")
+    async with serving(server, None) as page:
+        by_page = {name for name, _ in (await scrape(f"{page.url}metrics")).samples}
+    for text in (*expressions(), *variables):
+        assert set(re.findall(METRIC, text)) <= exported
+    assert set(re.findall(METRIC, RULES.read_text("utf-8"))) <= exported | by_page
+    of_all, of_node = DOCS.split("## Of a node")
+    assert documented(of_node) == families(exported)
+    assert documented(of_all) == by_page
+    assert families(re.findall(METRIC, "\n".join(expressions()))) == families(exported)
+    await crawl.gave_back(1, site)
+
+
+@NEEDS_PROMTOOL
+def test_prometheus_understands_the_dashboard_and_the_docs(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": expr.replace("$__rate_interval", "5m")}
+        for number, expr in enumerate(expressions())
+    ]
+    rules_file = {"groups": [{"name": "dashboard", "rules": rules}]}
+    (tmp_path / "dashboard.yml").write_text(json.dumps(rules_file))  # JSON is YAML, too
+    (tmp_path / "prometheus.yml").write_text(CONFIGURATION)
+    shutil.copy(RULES, tmp_path)
+    for check in (("rules", "dashboard.yml"), ("config", "prometheus.yml")):
+        subprocess.run(["promtool", "check", *check], cwd=tmp_path, check=True)
+
+
+@NEEDS_PROMTOOL
+async def test_prometheus_understands_the_metrics_of_all_nodes(server: RedisServer) -> None:
+    async with serving(server, None) as page:
+        _, _, text = await visit(f"{page.url}metrics")
+    check = await asyncio.create_subprocess_exec(
+        *("promtool", "check", "metrics"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    _, told = await check.communicate(text.encode())
+    assert (check.returncode, told) == (0, b"")

@@ -1,0 +1,126 @@
+"""Accounts by hand: no server, no event loop, and a clock that only the test moves."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.observer import Event, Fields
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.model.lease import GRACE
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Reply, Statement
+
+LEASE_S = 100.0
+GRACE_S = GRACE * LEASE_S
+TURN_S = 8.0  # a power of two: turns end at times that a float has exactly
+START_S = 1000.0  # on the clock, when a test begins; turns end at it
+FULL = 0  # permits that a site has to spare
+REPLY = {
+    "status": "ok",
+    "available": 5,
+    "limit": 9,
+    "held": 0,
+    "paused_at": 0,
+    "pause_length": 0.0,
+    **dict.fromkeys(("is_counted", "is_paced", "wants_feedback", "is_stricter"), False),
+    **dict.fromkeys(("retry_in", "backoff", "down_for", "answered_ago", "reason")),
+}
+"""What the server says if a test does not care."""
+
+
+class Clock:
+    """The part of an event loop that permits use. It stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = START_S
+
+    def time(self) -> float:
+        return self.now
+
+    def create_future(self) -> Future[None]:
+        return Future()
+
+
+class LoneNode:
+    """A node with one account, whose desk it is, and a server that replies as the test says."""
+
+    def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
+        self.clock = Clock()
+        self.grace = GRACE_S
+        self.turn = turn
+        self.events: list[Event] = []
+        self.at_once: list[bool] = []  # for each wish to send
+        self.turns_to_end: list[Account] = []
+        self.retries: list[float] = []
+        self._last_term = 0
+        self.limit = limit or Limit(9)
+        self.account = Account("s", self.limit, self)
+
+    # For the account ----------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.clock.now
+
+    def new_term(self, above: int = 0) -> int:
+        self._last_term = max(self._last_term, above) + 1
+        return self._last_term
+
+    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
+        self.events.append(kind(*fields))
+
+    def send(self, account: Account, at_once: bool) -> None:  # noqa: ARG002 - there is one
+        self.at_once.append(at_once)
+
+    def send_at_turns_end(self, account: Account) -> None:
+        self.turns_to_end.append(account)
+
+    def send_later(self, account: Account, seconds: float) -> None:  # noqa: ARG002 - there is one
+        self.retries.append(seconds)
+
+    # For tests ----------------------------------------------------------------------------------
+
+    def count(self, kind: type[Event]) -> int:
+        """How many events of this type there were."""
+        return sum(type(event) is kind for event in self.events)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def permit(self, limit: Limit | None = None, **options: Any) -> Permit:
+        """A permit that is not asked for yet."""
+        loop: Any = self.clock
+        return Permit("s", limit or self.limit, loop, self.account, **options)
+
+    def ask(self, limit: Limit | None = None, **options: Any) -> Permit:
+        """A request wants a permit."""
+        permit = self.permit(limit, **options)
+        self.account.request(permit)
+        return permit
+
+    def say(self) -> Statement:
+        """The present statement; there is one."""
+        return self.say_all()[-1]
+
+    def say_all(self) -> Sequence[Statement]:
+        return self.account.pending_statements(self.now())
+
+    def apply(self, statement: Statement, *, sent: float | None = None, **reply: Any) -> None:
+        """The server's reply; by default it grants all that was asked for."""
+        said = {"term": statement.term, "granted": statement.asked, **REPLY, **reply}
+        self.account.on_reply(Reply(statement, **said), self.now() if sent is None else sent)
+
+    def talk(self, **reply: Any) -> Statement:
+        """Send the present statement, and apply the reply."""
+        statement = self.say()
+        self.apply(statement, **reply)
+        return statement
+
+    def hold(self, count: int = 1, **reply: Any) -> list[Permit]:
+        """Requests that have begun under a permit each, just granted by the server."""
+        permits = [self.ask() for _ in range(count)]
+        self.talk(**reply)
+        for permit in permits:
+            assert permit._stage is Stage.HELD
+            permit._begin()
+        return permits

@@ -1,0 +1,88 @@
+"""Operators' actions over a connection of their own: what they cost, and how they fail."""
+
+import asyncio
+
+import pytest
+
+from semaphore_middleware import Admin, FairSemaphore, Rule
+from semaphore_middleware.errors import ClosedError, ServerUnreachableError, SettingsError
+from tests.support.crawls import Patch
+from tests.support.nodes import ENDLESS_S, Caller, Outside, eventually
+from tests.support.servers import RedisServer
+
+HOST = "www.example.org"
+
+
+async def test_rule_is_that_of_exactly_this_name(server: RedisServer) -> None:
+    async with Admin(server.url, name="boss") as admin:
+        await admin.configure("*.example.org", 3)
+        assert await admin.rule(HOST) is None
+        await admin.configure(HOST, {"delay": 0.5})
+        rules = [
+            Rule("*.example.org", "boss", {"concurrency": 3}),
+            Rule(HOST, "boss", {"delay": 0.5}),
+        ]
+        assert [await admin.rule("*.Example.ORG"), await admin.rule(HOST)] == rules
+        assert await admin.rules() == rules
+
+
+async def test_after_an_error_it_connects_anew(server: RedisServer, monkeypatch: Patch) -> None:
+    async with Admin(server.url, lease=3) as admin:
+        await admin.configure(HOST, 2)
+        with server.frozen(), monkeypatch.context() as patch:
+            with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
+                await admin.inspect(HOST)
+            patch.setattr("semaphore_middleware.core.admin.CALL_TIMEOUT_S", 0.1)
+            with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.1 s"):
+                await admin.inspect(HOST)
+        await admin.inspect(HOST)
+        server.restart()
+        with pytest.raises(ServerUnreachableError, match=f"lost the connection to {server.url}"):
+            await admin.inspect(HOST)
+        assert (await admin.inspect(HOST)).limit is None
+
+
+async def test_nobody_there_is_an_error_at_once() -> None:
+    admin = Admin("unix:///nowhere/s")
+    assert admin.server == "unix:///nowhere/s"
+    with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
+        await admin.survey()
+    with pytest.raises(ServerUnreachableError, match="no embedded server runs"):
+        Admin()
+    with pytest.raises(SettingsError, match="--url"):
+        Admin("http://example.org", url_from="--url")
+
+
+async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, lease=ENDLESS_S, history=0.0) as semaphore:
+        admin = semaphore.admin
+        assert admin is semaphore.admin
+        await asyncio.gather(*(admin.inspect(f"s{number}") for number in range(20)))
+        with server.client() as client:
+            await eventually(lambda: len(client.client_list()) == 4)  # the node's two, and this one
+    with pytest.raises(ClosedError):
+        await admin.inspect("s")
+
+
+async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
+    """Those that wait come first, in the order of the queue, and then the others by name."""
+    c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]
+    assert str(await a.inspect("s")) == "s: 0/- held, 0 waiting"
+    await c.take("s", 3, limit=2)
+    await c.say("s", limit=2, held_age=7.0, wait_age=5.0)
+    for caller in (dead, b):
+        await caller.take("s", limit=2)
+    outside.end_leases("dead", "s")
+    outside.told()
+    before = outside.dump()
+    seen = await a.inspect("s")
+    await a.inspect("never used")
+    assert (outside.dump(), outside.told()) == (before, [])
+    counts = [(member.node, member.held, member.waiting) for member in seen.members]
+    assert counts == [("node:b", 0, 1), ("c", 2, 1)], "the first holds fewer"
+    for member in seen.members:
+        assert 0 < member.lease_left <= ENDLESS_S
+    holder = seen.members[1]
+    assert 7.0 <= holder.oldest < 7.0 + ENDLESS_S
+    assert 5.0 <= holder.longest_wait < 7.0
+    assert str(seen) == "s: 2/2 held, 2 waiting"

@@ -1,0 +1,136 @@
+"""Processes that are forked: each opens the semaphore itself, under a name of its own."""
+
+import asyncio
+import gc
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from semaphore_middleware import Admin, ClosedError, FairSemaphore
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, until_waiting
+from tests.support.servers import RedisServer
+
+FORK = multiprocessing.get_context("fork")
+TURNS = 25  # permits that each worker takes
+
+
+@contextmanager
+def forked(work: Callable[..., None], *args: Any) -> Iterator[Callable[[], Any]]:
+    """Do the work in a child, which gets a pipe as well. Yields what returns its next word."""
+    ours, theirs = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=work, args=(*args, theirs))
+    child.start()
+    theirs.close()
+
+    def heard() -> Any:
+        assert ours.poll(TIMEOUT_S), "the child has said nothing"
+        return ours.recv()
+
+    try:
+        yield heard
+        child.join(TIMEOUT_S)
+    finally:
+        child.kill()
+        child.join()
+
+
+def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> None:
+    """Open a semaphore that was made before the fork; tell its name, and who else was inside."""
+
+    async def run() -> None:
+        inside: list[Any] = []
+        with server.client() as judge:
+            async with semaphore:
+                for _ in range(TURNS):
+                    async with semaphore.permit("s", 1):
+                        inside.append(judge.incr("inside"))
+                        await asyncio.sleep(0.001)
+                        judge.decr("inside")
+        results.send((semaphore.node, max(inside)))
+
+    asyncio.run(run())
+
+
+def test_one_that_forked_workers_open_holds_its_limit(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url, node="n", turn=0)
+    with (
+        forked(work, semaphore, server) as one,
+        forked(work, semaphore, server) as two,
+        forked(work, semaphore, server) as three,
+    ):
+        names, most = zip(one(), two(), three(), strict=True)
+    assert len({*names, semaphore.node}) == 4
+    assert most == (1, 1, 1)
+    assert server.members() == {}
+
+
+def use(semaphore: FairSemaphore, results: Connection) -> None:
+    """In a child: use what the parent has opened, close it, and open it for oneself."""
+
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(ClosedError) as refused:
+                await semaphore.acquire("s", 1)
+            results.send(str(refused.value))
+            with pytest.raises(ClosedError):
+                await semaphore.admin.inspect("s")
+            await semaphore.close()
+        async with semaphore, semaphore.permit("child", 1):
+            seen = await semaphore.admin.inspect("child")
+            results.send([member.node for member in seen.members])
+        results.send(semaphore.node)
+
+    asyncio.run(run())
+
+
+async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
+        await semaphore.admin.inspect("s")
+        with server.client() as client:
+            connections = {one["id"] for one in client.client_list()}
+            with forked(use, semaphore) as heard:
+                opened, closed, members, name = [await asyncio.to_thread(heard) for _ in range(4)]
+            assert "forked" in opened
+            assert "not open" in closed
+            assert "\n" not in opened + closed
+            assert members == [name]
+            assert name != semaphore.node
+            assert connections <= {one["id"] for one in client.client_list()}
+        # The parent still speaks, and hears what the server grants in other nodes' calls.
+        async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+            queued = asyncio.create_task(other.acquire("s", 1))
+            await until_waiting(other, 2)
+            held.release()
+            for granted in asyncio.as_completed([queued, waiting], timeout=TIMEOUT_S):
+                (await granted).release()
+
+
+def look(admin: Admin, results: Connection) -> None:
+    """In a child: look with what the parent has looked with, and forget it."""
+    results.send(asyncio.run(admin.inspect("s")).held)
+    admin._link._connection = None
+    gc.collect()
+
+
+def close(admin: Admin, results: Connection) -> None:
+    """In a child: close what the parent looks with."""
+    asyncio.run(admin.close())
+    results.send(1)
+
+
+@pytest.mark.parametrize("use_it", [look, close])
+async def test_what_a_forked_child_does_leaves_the_parent_s_connection(
+    server: RedisServer, use_it: Callable[[Admin, Connection], None]
+) -> None:
+    async with FairSemaphore(server.url) as semaphore, semaphore.permit("s", 1):
+        for _ in range(2):
+            assert (await semaphore.admin.inspect("s")).held == 1
+            with forked(use_it, semaphore.admin) as heard:
+                assert await asyncio.to_thread(heard) == 1
+        assert (await semaphore.admin.inspect("s")).held == 1, "over its connection"

@@ -1,0 +1,77 @@
+"""Connections that are cut lose nothing; a server that has lost its data keeps nodes waiting."""
+
+import asyncio
+import re
+
+import pytest
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
+from semaphore_middleware.redis import calls
+from tests.support.crawls import Log, Patch
+from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually
+from tests.support.servers import RedisServer
+
+
+def said_of_the_wait(caplog: Log) -> list[str]:
+    """The log's lines about the recovery wait, without numbers and the server's name."""
+    lines = [r.getMessage() for r in caplog.records if r.name.endswith(".calls")]
+    return [re.sub(r"[\d.]+ s\b", "N s", line).partition(" is new, ")[0][-40:] for line in lines]
+
+
+@pytest.mark.parametrize("kinds", [["normal"], ["pubsub"], ["normal", "pubsub"]])
+async def test_a_cut_connection_loses_nothing(
+    server: RedisServer, outside: Outside, kinds: list[str], caplog: Log
+) -> None:
+    caplog.set_level("INFO")
+    seen = Recorder()
+    async with (
+        FairSemaphore(server.url, lease=6.0, observers=[seen]) as a,
+        FairSemaphore(server.url, lease=6.0) as b,
+    ):
+        permit = await a.acquire("s", 1)
+        for taker in (b, a, b):
+            waiting = asyncio.create_task(taker.acquire("s", 1))
+            await eventually(outside.waiting)
+            for kind in kinds:
+                outside.client.client_kill_filter(_type=kind, skipme=True)
+            permit.release()
+            permit = await waiting
+        permit.release()
+    assert seen.count(PermitLost) == 0
+    assert ("normal" in kinds) == (seen.count(Reconnected) > 0)
+    assert said_of_the_wait(caplog) == [], "there is none"
+
+
+@pytest.mark.parametrize("how", ["by itself", "by trust", "after a cut"])
+async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
+    server: RedisServer, outside: Outside, caplog: Log, monkeypatch: Patch, how: str
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(calls, "LOG_INTERVAL_S", 0.1)
+    wait = 0.9 if how == "by itself" else ENDLESS_S
+    outside.client.flushall()
+    seen = Recorder()
+    async with FairSemaphore(server.url, lease=1, recovery_wait=wait, observers=[seen]) as node:
+        waiting = asyncio.create_task(node.acquire("s", 1))
+        await eventually(lambda: how == "by itself" or len(said_of_the_wait(caplog)) >= 3)
+        if how == "by trust":
+            await node.admin.trust()
+        elif how == "after a cut":
+            outside.end_recovery()
+            outside.client.client_kill_filter(_type="normal", skipme=True)
+        (await waiting).release()
+        over = "permits are granted again."
+        await eventually(lambda: said_of_the_wait(caplog)[-1].endswith(over))
+    first, *counted, _ = said_of_the_wait(caplog)
+    assert first == server.url[-40:]
+    if counted or how != "by itself":  # a busy process may find that it is over by then
+        assert set(counted) == {"No permit is granted for another N s."}
+    assert seen.count(StoreLost) == 0, "it may have been new"
+
+
+async def test_a_log_warns_of_eviction(server: RedisServer, outside: Outside, caplog: Log) -> None:
+    outside.client.config_set("maxmemory", 10**9)
+    outside.client.config_set("maxmemory-policy", "allkeys-lru")
+    async with FairSemaphore(server.url, recovery_wait=0):
+        assert "set its maxmemory-policy to noeviction" in caplog.text

@@ -1,0 +1,60 @@
+"""Observers: of which events they are notified, and what becomes of their errors."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core import observer
+from semaphore_middleware.core.observer import Event, Observer, Observers
+from tests.support.crawls import Log
+from tests.support.nodes import Recorder
+from tests.support.servers import RedisServer
+
+NOBODY: Any = None  # a semaphore that no observer looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Heard(Event):
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard(Event):
+    def __post_init__(self) -> None:
+        raise AssertionError("an event that nobody hears is not made")
+
+
+class Hearer(Recorder):
+    kinds = (Heard,)
+
+
+class Broken(Observer):
+    def on_event(self, event: Event) -> None:
+        raise RuntimeError(f"no {event}")
+
+
+async def test_an_event_that_nobody_hears_is_not_made() -> None:
+    hearer = Hearer()
+    observers = Observers([hearer])
+    observers.emit(Heard, 1)  # nothing is open yet
+    await observers.open(NOBODY)
+    observers.emit(Heard, 2)
+    observers.emit(Unheard)
+    await observers.close(until=asyncio.get_running_loop().time() + 1.0)
+    observers.emit(Heard, 3)
+    assert hearer.events == [Heard(2)]
+
+
+async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog: Log) -> None:
+    recorder = Recorder()
+    observers = [Broken(), recorder]
+    async with FairSemaphore(server.url, recovery_wait=0.0, observers=observers) as semaphore:
+        for _ in range(2):
+            async with semaphore.permit("s", 1, timeout=10.0):
+                pass
+    assert recorder.count(observer.PermitGranted) == recorder.count(observer.PermitReleased) == 2
+    failures = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert failures
+    assert all("An observer failed" in failure.message for failure in failures)

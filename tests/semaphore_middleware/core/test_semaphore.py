@@ -1,0 +1,165 @@
+"""FairSemaphore as programs use it, on plain asyncio."""
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from semaphore_middleware import ClosedError, FairSemaphore, Limit
+from semaphore_middleware.core.observer import Observer, PermitGranted
+from semaphore_middleware.core.semaphore import CLOSE_S, GivenLimit, checked_limit
+from tests.support.nodes import ENDLESS_S, Loop, Recorder, until_waiting
+from tests.support.servers import RedisServer
+
+
+@pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
+    server: RedisServer, loop_of: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    inside = most = 0
+
+    async def work(semaphore: FairSemaphore) -> None:
+        nonlocal inside, most
+        async with semaphore.permit("s", 4):
+            inside += 1
+            most = max(most, inside)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            inside -= 1
+
+    async def race() -> None:
+        async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
+            await asyncio.gather(*(work(semaphore) for semaphore in (a, b) for _ in range(100)))
+
+    with Loop(loop_of) as loop:
+        loop.run(race())
+    assert (inside, most) == (0, 4)
+    assert server.members() == {}
+
+
+@pytest.mark.parametrize("turn", [ENDLESS_S, 0])
+async def test_requests_follow_each_other_in_their_order(server: RedisServer, turn: float) -> None:
+    recorder = Recorder()
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with semaphore.permit("s", 1):
+            order.append(number)
+            await asyncio.sleep(0)
+
+    async with FairSemaphore(server.url, turn=turn, observers=[recorder]) as semaphore:
+        await asyncio.gather(*map(work, range(100)))
+        with server.client() as client:
+            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert turn == 0 or calls < 50
+    assert order == list(range(100))
+    grants = [event for event in recorder.events if isinstance(event, PermitGranted)]
+    assert [grant.handed_on for grant in grants] == [False] + 99 * [turn > 0]
+    assert server.members() == {}
+
+
+async def test_what_is_shown_of_a_semaphore_and_a_permit(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="n") as semaphore:
+        held = await semaphore.acquire("s", 1)
+        assert re.fullmatch("n-[0-9a-f]{12}", semaphore.node)
+        assert repr(semaphore) == f"<FairSemaphore {semaphore.node}: 1 held, 0 waiting>"
+        assert repr(held) == "<Permit for 's': held>"
+
+
+async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as two:
+        held = await one.acquire("s", 1)
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+        waiting = asyncio.ensure_future(two.acquire("s", 1))
+        await until_waiting(one, 1)
+        held.release()
+        (await waiting).release()
+        async with FairSemaphore(server.url) as three, three.permit("s", 1):
+            pass
+        held = await one.acquire("s", 1)
+        await one.admin.trust()
+        assert await two.admin.evict(one.node) == (1, 0), "room is made for what operators do"
+    assert server.members() == {}
+
+
+async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url)
+    names = []
+    for _ in range(2):
+        names.append(semaphore.node)
+        with pytest.raises(ClosedError, match="async with"):
+            await semaphore.acquire("s", 1)
+        with pytest.raises(ClosedError, match="async with"):
+            await semaphore.admin.inspect("s")
+        assert repr(semaphore).endswith(": closed>")
+        await semaphore.close()  # does nothing
+        async with semaphore:
+            names.append(semaphore.node)
+    assert names[0] == names[1] != names[3], "what an earlier opening has left is not its own"
+
+
+async def test_closing_refuses_who_waits(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = [asyncio.create_task(semaphore.acquire("s", 1)) for _ in range(20)]
+        await until_waiting(semaphore, 20)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {ClosedError}
+    assert server.members() == {}
+    held.release()  # late, and no harm
+
+
+async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
+    await semaphore.open()
+    with server.frozen():
+        looking = asyncio.create_task(semaphore.admin.inspect("s"))
+        await asyncio.sleep(0)
+        await semaphore.close()
+    with pytest.raises(ClosedError):
+        await looking
+
+
+async def test_closing_has_one_budget_of_time_for_all(server: RedisServer) -> None:
+    """For the session, the history, and an observer that never ends."""
+
+    class Endless(Observer):
+        async def close(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    semaphore = FairSemaphore(server.url, lease=ENDLESS_S, observers=[Endless()])
+    await semaphore.open()
+    await semaphore.acquire("s", 1)
+    loop = asyncio.get_running_loop()
+    with server.frozen():
+        began = loop.time()
+        await semaphore.close()
+    assert CLOSE_S - 0.1 < loop.time() - began < CLOSE_S + 1.0, "not a budget each"
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (2, "limit 2"),
+        ({"concurrency": 2, "delay": 0.5}, "limit 2, delay 0.5 s"),
+        ({"rate": "9/s"}, "no limit, rate 9/s"),
+        (None, "no limit"),
+        (Limit(2), "limit 2"),
+    ],
+)
+def test_a_limit_is_written_as_in_the_settings(limit: GivenLimit, said: str) -> None:
+    assert str(checked_limit("s", limit)) == said
+
+
+async def test_another_event_loop_is_told_to_open_its_own(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        permit = await semaphore.acquire("s", 1)
+        for use in (semaphore.acquire("s", 1), semaphore.close()):
+            with pytest.raises(ClosedError, match=r"another event loop: .* a SyncSemaphore"):
+                await asyncio.to_thread(asyncio.run, use)
+        await asyncio.to_thread(permit.release)  # is for any thread
+        await until_waiting(semaphore, 0)
+        assert not semaphore.permits()

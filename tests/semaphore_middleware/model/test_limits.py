@@ -1,0 +1,267 @@
+"""Hosts to limits: what wins over what, how hosts are written, and what is refused."""
+
+import math
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware.model import limits as model
+from semaphore_middleware.model.hosts import clean, normal_host
+from semaphore_middleware.model.limits import ALLOWED_LIMIT, parse_limit, parse_rate, rate_text
+
+DEFAULT = Limit(8, delay=1, jitter=0.5)
+SETTING = "SEMAPHORE_LIMITS"
+
+
+def limits(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> model.LimitTable:
+    return model.parse_limits(settings, slots or {}, DEFAULT, SETTING)
+
+
+def refused(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> str:
+    """What is said of it."""
+    with pytest.raises(SettingsError) as error:
+        limits(settings, slots)
+    return str(error.value)
+
+
+def test_the_exact_host_wins_then_the_longest_pattern_then_the_slot_then_the_default() -> None:
+    slot, free = {"concurrency": 5}, {"concurrency": None, "delay": 0}
+    hosts = {"a.b.example.org": 1, "*.b.example.org": 2, "*.example.org": 3, "*.org": 4}
+    slots = {"a.b.example.org": slot, "www.example.org": slot, "example.com": slot}
+    table = limits({**hosts, "free.com": None, "*.free.com": free}, {**slots, "slot.com": free})
+    for scope, concurrency in {
+        "a.b.example.org": 1,
+        "x.b.example.org": 2,
+        "x.a.b.example.org": 2,
+        "b.example.org": 3,
+        "www.example.org": 3,
+        "example.org": 4,  # a pattern does not match the host that it ends with
+        "notexample.org": 4,
+        "org": 8,
+        "example.com": 5,
+        "www.example.com": 8,
+        **dict.fromkeys(("free.com", "www.free.com", "slot.com")),  # None: no limit
+    }.items():
+        limit = table.of(scope)
+        assert (limit.concurrency if limit else None) == concurrency, scope
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        (2, Limit(2, 1, 0.5)),
+        ({}, DEFAULT),
+        ({"delay": 0}, Limit(8, 0, 0.5)),
+        ({"concurrency": 3, "jitter": 0}, Limit(3, 1, 0)),
+        ({"adaptive": True}, Limit(8, 1, 0.5, adaptive=True)),
+        ({"concurrency": 2, "rate": "10/m"}, Limit(2, 1, 0.5, rate="10/m")),
+        ({"rate": "1.5/s", "burst": 4}, Limit(8, 1, 0.5, rate="1.5/s", burst=4)),
+        ({"rate": None}, DEFAULT),
+        ({"rate": None, "burst": 1, "concurrency": None}, None),
+    ],
+)
+def test_a_dict_takes_what_it_leaves_out_from_the_default(value: Any, limit: Limit | None) -> None:
+    assert limits({"a": value}).of("a") == limit
+    assert parse_limit(value, "here", DEFAULT) == limit
+
+
+def test_a_burst_goes_with_the_rate_of_its_limit() -> None:
+    default = Limit(8, rate="60/m", burst=5)
+    assert parse_limit(2, "here", default) == Limit(2, rate="60/m", burst=5)
+    assert parse_limit({"burst": 9}, "here", default) == Limit(8, rate="60/m", burst=9)
+    assert parse_limit({"rate": None}, "here", default) == Limit(8)
+
+
+def test_download_slots_are_read_as_scrapy_reads_them() -> None:
+    table = limits(
+        {},
+        {
+            "a": {"concurrency": 2, "delay": 3, "randomize_delay": False},
+            "b": {"randomize_delay": True},
+            "c": {"jitter": 0.2, "randomize_delay": True, "throttle": False, "rate": "1/s"},
+            "d": {"jitter": 3},
+        },
+    )
+    assert table.of("a") == Limit(2, 3, 0)
+    assert table.of("b") == Limit(8, 1, 0.5)
+    assert table.of("c") == Limit(8, 1, 0.2)
+    assert table.of("d") == Limit(8, 1, 1)
+
+
+def test_a_host_may_be_written_in_any_way() -> None:
+    for host, spellings in {
+        "example.com": ("Example.COM", "example.com.", " example.com "),
+        "xn--bcher-kva.example": ("bücher.example", "BÜCHER.example.", "xn--bcher-kva.example"),
+        "127.0.0.1": (
+            *("127.0.0.1", "127.1", "0x7F.1.", "2130706433", "0177.0x0.01"),
+            *("\uff11\uff12\uff17\u30020.0.1", "::ffff:127.0.0.1", "[::FFFF:7f00:1]"),
+        ),
+        "0.0.0.0": ("0",),
+        "::1": ("::1", "[::1]", "0:0:0:0:0:0:0:1"),
+        "2001:db8::1": ("2001:DB8::0:1",),
+    }.items():
+        for written in spellings:
+            assert normal_host(written) == host
+            assert limits({written: 2}).of(host) == Limit(2, 1, 0.5)
+            assert limits({}, {written: {"concurrency": 2}}).of(host) == Limit(2, 1, 0.5)
+            assert limits({f"*.{written}": 2}).of(f"www.{host}") == Limit(2, 1, 0.5)
+
+
+def test_a_name_that_is_no_host_stays_as_it_is() -> None:
+    for name in (
+        *("127.0.0.1 x", "1.2.3.4.5", "256.1", "0x", "08.1", "1..1", "4294967296", "feed", "x.1"),
+        "a:b",
+    ):
+        assert normal_host(name) == name
+    for scope in ("My Scope", "ends with a dot.", "ü" * 100, "a..b", "😀"):
+        assert limits({scope: 2}).of(scope) == Limit(2, 1, 0.5)
+
+
+def test_names_are_cleaned_of_what_terminals_obey() -> None:
+    assert clean("bücher.example") == "bücher.example"
+    assert clean("a\x1b[2J\u202eb\ud800") == r"a\x1b[2J\u202eb\ud800"
+
+
+@pytest.mark.parametrize(
+    ("rate", "interval", "shown"),
+    [
+        *(("60/m", 1, "1/s"), ("10/m", 6, "10/m"), ("7/m", 60 / 7, "7/m")),
+        *(("1.5/s", 2 / 3, "90/m"), ("2e3/s", 0.0005, "2000/s"), ("24/d", 3600, "1/h")),
+        *(("7/d", 86400 / 7, "7/d"), ("8.21917808/m", 60 / 8.21917808, "8.21918/m")),
+        *(("0.3/d", 288000, "0.3/d"), ("1000000/s", 1e-6, "1000000/s")),
+        *(("86400000000/d", 1e-6, "1000000/s"), ("8.64e-5/d", 1e9, "8.64e-05/d")),
+    ],
+)
+def test_a_rate_is_read_and_shown(rate: str, interval: float, shown: str) -> None:
+    assert parse_rate(rate, "here") == Limit(1, rate=rate).interval == interval
+    assert rate_text(interval) == shown
+    assert Limit(1, delay=5).interval == 0
+
+
+@given(st.floats(1e-6, 1e9))
+def test_a_rate_that_is_shown_can_be_read(interval: float) -> None:
+    assert parse_rate(rate_text(interval), "here") == pytest.approx(interval, rel=1e-5)
+
+
+BAD_RATES: list[Any] = [
+    *("", "60", "/m", "60/", "0/m", "-1/s", "+-1/s", "60/x", "60/M", "60/min", "60 /m", "60/m\n"),
+    *("1_0/s", "٣/s", "nan/s", "inf/s", "1e400/s", "1e-400/s", "1000001/s", "60000001/m"),
+    *("8.63e-5/d", "none", b"60/m", 60, 0, 1.5, True, False, ["60/m"]),
+]
+
+
+def test_a_bad_rate_is_refused() -> None:
+    for rate in BAD_RATES:
+        with pytest.raises(SettingsError) as error:
+            parse_rate(rate, "--rate")
+        assert str(error.value) == f"--rate {rate}: allowed is {model.ALLOWED_RATE}"
+        said = refused({"a": {"rate": rate}})
+        assert said == f"{SETTING}['a']['rate'] = {rate!r}: allowed is {ALLOWED_LIMIT}"
+        with pytest.raises(SettingsError) as error:
+            Limit(1, rate=rate)
+        assert str(error.value) == f"Limit.rate = {rate!r}: allowed is {ALLOWED_LIMIT}"
+
+
+RATES = ("60/m", "1/s", "1.5/s", "10/h", "7/d")
+LIMITS = st.builds(
+    lambda *parts, rate: Limit(*parts, *rate),
+    *(st.integers(1, 100), st.floats(0, 1e9), st.floats(0, 1), st.booleans()),
+    rate=st.just(()) | st.tuples(st.sampled_from(RATES), st.integers(1, 10**6)),
+)
+
+
+@given(LIMITS, LIMITS)
+def test_the_stricter_of_two_limits_is_one_under_which_both_hold(a: Limit, b: Limit) -> None:
+    both = model.strictest(a, b)
+    assert both.concurrency == min(a.concurrency, b.concurrency)
+    assert both.delay == max(a.delay, b.delay)
+    assert both.least_gap == pytest.approx(max(a.least_gap, b.least_gap), abs=1e-6)
+    assert both.adaptive == (a.adaptive or b.adaptive)
+    assert both.interval == max(a.interval, b.interval)
+    assert both.burst == min((limit.burst for limit in (a, b) if limit.rate), default=1)
+    for limit in (a, b):
+        for same in (limit, Limit(100, jitter=1)):
+            assert model.strictest(limit, same) == model.strictest(same, limit) == limit
+
+
+BAD: list[Any] = [0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan]
+NEEDS_CONCURRENCY = ": a 'delay', 'adaptive' or 'rate' needs a 'concurrency'; "
+AT_FAULT: list[tuple[dict[Any, Any], str]] = [
+    *(({"concurrency": value}, f"['concurrency'] = {value!r}: ") for value in BAD),
+    *(({"delay": each}, f"['delay'] = {each!r}: ") for each in (-1, "1", None, True, math.inf)),
+    *(({"jitter": jitter}, f"['jitter'] = {jitter}: ") for jitter in (-0.1, 1.1)),
+    *(
+        ({"rate": "60/m", "burst": burst}, f"['burst'] = {burst!r}: ")
+        for burst in (0, -1, 1.5, 2.0, 10**6 + 1, "2", True, None, math.inf)
+    ),
+    ({"adaptive": 1}, "['adaptive'] = 1: "),
+    ({1: 2}, ": unknown key 1; "),
+    *(
+        ({**no_rate, "burst": 5}, ": a 'burst' needs a 'rate'; ")
+        for no_rate in ({}, {"rate": None}, {"concurrency": None})
+    ),
+    *(
+        ({"concurrency": None, **part}, NEEDS_CONCURRENCY)
+        for part in ({"rate": "60/m"}, {"delay": 1}, {"adaptive": True})
+    ),
+]
+
+
+def test_what_is_no_limit_is_refused_by_the_key_at_fault() -> None:
+    for limit, at_fault in AT_FAULT:
+        assert refused({"a": limit}) == f"{SETTING}['a']{at_fault}allowed is {ALLOWED_LIMIT}"
+    for value in BAD:
+        for host in ("example.com", "*.example.com"):
+            said = f"{SETTING}[{host!r}] = {value!r}: allowed is {ALLOWED_LIMIT}"
+            assert refused({host: value}) == said
+    empty: tuple[Any, ...] = ("", " ", ".", None, 1, b"example.com")
+    for host in empty:
+        what = "empty" if isinstance(host, str) else "no text"
+        said = f"{SETTING}[{host!r}]: the host is {what}; allowed is a host or '*.host'"
+        assert refused({host: 1}).startswith(said)
+    for host in ("*", "*.", "*. ", "*.*.org", "a.*.org", "a*", "**.org"):
+        assert refused({host: 1}).startswith(f"{SETTING}[{host!r}]: ")
+    slots: list[tuple[dict[Any, Any], str]] = [
+        ({"a": {"concurrency": 0}}, "['a']['concurrency'] = 0: allowed is"),
+        ({"a": {"delay": -1}}, "['a']['delay'] = -1: allowed is"),
+        ({"a": 3}, "['a'] = 3: allowed is"),
+        ({"a": None}, "['a'] = None: allowed is"),
+        ({1: {}}, "[1] = {}: allowed is"),
+    ]
+    for slot, said in slots:
+        assert refused({}, slot).startswith(f"DOWNLOAD_SLOTS{said}")
+
+
+def test_there_is_no_bad_limit() -> None:
+    bad: list[tuple[Any, ...]] = [
+        *((0,), (-1,), (1.5,), ("2",), (1, -1), (1, math.inf), (1, 0, 2), (1, 0, 0, 1)),
+        *((1, 0, 0, False, "60"), (1, 0, 0, False, "60/m", 0), (1, 0, 0, False, None, 5)),
+    ]
+    for arguments in bad:
+        with pytest.raises(SettingsError, match="Limit"):
+            Limit(*arguments)
+
+
+def test_each_part_of_a_limit_is_a_row() -> None:
+    first, *others = fields(Limit)
+    assert first.default is MISSING
+    rows = [(first.name, None), *((field.name, field.default) for field in others)]
+    assert [(part.name, part.default) for part in model.PARTS] == rows
+
+
+@given(LIMITS)
+def test_a_limit_survives_the_wire(limit: Limit) -> None:
+    again = Limit.unpack(*limit.pack())
+    without = {
+        part.name: part.default for part in model.PARTS if part.of and not limit.parts[part.of]
+    }
+    assert 0 <= again.delay - limit.delay <= 0.001 + 1e-6
+    assert again.interval == pytest.approx(limit.interval)
+    assert again == replace(limit, **{**without, "delay": again.delay, "rate": again.rate})
+    for part, number in zip(model.PARTS, limit.pack(), strict=True):
+        assert part.least <= number <= part.most
+        assert not part.is_whole or number % 1 == 0

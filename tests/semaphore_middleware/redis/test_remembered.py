@@ -1,0 +1,54 @@
+"""An adaptive limit begins with what the last crawl of the site found out."""
+
+import asyncio
+
+from semaphore_middleware import FairSemaphore, Limit
+from tests.support.nodes import ENDLESS_S, KEYS
+from tests.support.servers import RedisServer
+
+REMEMBERED_MS = 7 * 86_400_000
+
+
+def node(server: RedisServer) -> FairSemaphore:
+    return FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0)
+
+
+async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept(server: RedisServer) -> None:
+    site, limit = Crowded(takes=10), Limit(20, adaptive=True)
+    async with node(server) as a:
+        await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))
+    assert site.refused
+    with server.client() as client:
+        key = KEYS.named("limit") + b":s"
+        good = float(client.hget(key, "working"))
+        assert 0 < client.pttl(key) <= REMEMBERED_MS
+        client.delete(*KEYS.of("s"))  # as when ten minutes have passed
+    assert 1 < good <= 10
+    site.refused = 0
+    async with node(server) as a:
+        await site.visit(a, 1)
+        async with a.permit("s", limit):
+            assert a.limit_of("s") == max(1, int(0.8 * good))
+        await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))
+    assert site.refused <= 2
+
+
+class Crowded:
+    """A site that refuses what is open beyond a number of requests."""
+
+    def __init__(self, takes: int) -> None:
+        self._takes = takes
+        self._open = 0
+        self.refused = 0
+
+    async def visit(self, semaphore: FairSemaphore, times: int) -> None:
+        for _ in range(times):
+            async with semaphore.permit("s", Limit(20, adaptive=True)) as permit:
+                self._open += 1
+                if self._open > self._takes:
+                    self.refused += 1
+                    permit.refused(retry_after=0.01)
+                else:
+                    await asyncio.sleep(0.005)
+                    permit.answered(0.005)
+                self._open -= 1

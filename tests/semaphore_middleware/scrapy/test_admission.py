@@ -1,0 +1,214 @@
+"""Property: the sets of `Admissions` hold what the states of its requests say."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from scrapy import Request
+
+from semaphore_middleware.model.limits import Limit, parse_limits
+from semaphore_middleware.scrapy import admission
+from semaphore_middleware.scrapy.admission import Admission, Admissions, Load, State
+from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes
+
+ASKING, WAITING, READY, ON_THE_WIRE, ANSWERED, OVER = State
+PLACES = 3
+SCOPES = ("a.example", "b.example", "all", "unlimited.example")
+
+
+class Permits:
+    """What a request was granted, and whether it gave it back."""
+
+    def __init__(self) -> None:
+        self.released = False
+
+    def release(self) -> None:
+        assert not self.released, "it gives its permits back once"
+        self.released = True
+
+
+def is_full(load: Load) -> bool:
+    return bool(load.told_to_wait) or len(load.held) >= load.concurrency
+
+
+class Downloader(RuleBasedStateMachine):
+    """Requests that come, ask, wait, start and go, in any order that can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        running = SimpleNamespace(get_running_loop=lambda: self.loop)
+        self.patch = mock.patch.object(admission, "asyncio", running)
+        self.patch.start()
+        limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
+        self.told = 0
+        self.all = Admissions(ScopeFinder(("host", "all"), limits), PLACES, self.room)
+        self.permits: dict[Admission, Permits] = {}
+        self.following: dict[Admission, Any] = {}
+        self.seen = (0, 0)
+
+    def teardown(self) -> None:
+        for needing in self.following.values():
+            needing.__exit__(None, None, None)
+        for one in list(self.all):
+            if one.state is ON_THE_WIRE:
+                self.all.move(one, OVER)
+            self.all.leave_fetch(one)
+        self.patch.stop()
+        self.loop.close()
+        assert not list(self.all)
+        assert not self.all._loads
+        for name in ("_exempt", "_only_waiting", "_placed", "_line"):
+            assert not getattr(self.all, name), name
+
+    def room(self) -> None:
+        self.told += 1
+
+    def among(self, data: st.DataObject, *states: State) -> Admission | None:
+        found = [one for one in self.all if one.state in states and not one.has_left]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(
+        names=st.sets(st.sampled_from(SCOPES), min_size=1),
+        is_scheduled=st.booleans(),
+        priority=st.integers(0, 3),
+        is_needed=st.booleans(),
+        data=st.data(),
+    )
+    def enter(
+        self, names: set[str], is_scheduled: bool, priority: int, is_needed: bool, data: Any
+    ) -> None:
+        request = Request("http://a/", meta={"semaphore_scope": [*names]}, priority=priority)
+        outer = self.among(data, ASKING, READY, ANSWERED) if is_needed else None
+        if outer and outer.state is ASKING and (outer.place or outer in self.all._placed):
+            outer = None  # it is in the middle of asking
+        self.all.enter_fetch(request, is_scheduled, outer)
+        if outer is not None:
+            assert outer.state is ASKING
+            assert outer not in self.all._placed
+
+    @rule(data=st.data())
+    def told_to_wait(self, data: Any) -> None:
+        if (one := self.among(data, ASKING)) and one.scopes.limits and one not in self.all._line:
+            self.all.follow(one, one.at_hand, True)
+            assert one.state is WAITING
+
+    @rule(data=st.data())
+    def one_of_several(self, data: Any) -> None:
+        one = self.among(data, ASKING, WAITING)
+        if one and one.at_hand < len(one.scopes.limits) - 1 and one not in self.all._line:
+            self.all.follow(one, one.at_hand + 1, False)
+            assert one.state is ASKING
+
+    @rule(data=st.data())
+    def lose_one_of_several(self, data: Any) -> None:
+        if (one := self.among(data, ASKING, WAITING)) and one.at_hand:
+            self.all.follow(one, 0, False)
+            assert one.state is ASKING
+
+    @rule(data=st.data())
+    def granted(self, data: Any) -> None:
+        if (one := self.among(data, ASKING, WAITING)) and one not in self.all._line:
+            self.permits[one] = Permits()
+            self.all.move(one, READY, self.permits[one])  # type: ignore[arg-type]
+
+    @rule(data=st.data())
+    def begin(self, data: Any) -> None:
+        if (one := self.among(data, READY)) and self.all.has_place(one):
+            self.all.move(one, ON_THE_WIRE)
+
+    @rule(data=st.data())
+    def answered(self, data: Any) -> None:
+        if one := self.among(data, ON_THE_WIRE):
+            self.all.move(one, ANSWERED)
+
+    @rule(data=st.data())
+    def give_back_unused(self, data: Any) -> None:
+        if one := self.among(data, READY):
+            self.all.move(one, ASKING)
+            assert self.permits[one].released
+
+    @rule(data=st.data())
+    def end(self, data: Any) -> None:
+        if one := self.among(data, ON_THE_WIRE, ANSWERED, READY, ASKING, WAITING):
+            self.all.move(one, OVER)
+
+    @rule(data=st.data())
+    def leave(self, data: Any) -> None:
+        if one := self.among(data, *State):
+            was = one.state
+            self.all.leave_fetch(one)
+            assert (self.all.admission_of(one.request) is one) == (was is ON_THE_WIRE)
+
+    @rule(data=st.data())
+    def follow(self, data: Any) -> None:
+        follower, leader = self.among(data, ASKING), self.among(data, ASKING, WAITING)
+        if follower is None or follower is leader or follower in self.following:
+            return
+        if leader is None or not leader.needs:  # no request waits for itself
+            self.following[follower] = self.all.needing(follower.request, leader)
+            self.following[follower].__enter__()
+
+    @precondition(lambda self: self.following)
+    @rule(data=st.data())
+    def follow_no_longer(self, data: Any) -> None:
+        follower = data.draw(st.sampled_from([*self.following]))
+        self.following.pop(follower).__exit__(None, None, None)
+        assert not any(follower in one.needed_by for one in self.all) or follower.needs
+
+    @rule(names=st.sets(st.sampled_from(SCOPES)), data=st.data())
+    def change_scopes(self, names: set[str], data: Any) -> None:
+        one = self.among(data, ASKING)
+        if one and not one.at_hand and one not in self.all._line:
+            request = Request("http://a/", meta={"semaphore_scope": [*names]} if names else {})
+            self.all.update(one, self.all._scopes.find_scopes(request) if names else Scopes())
+
+    @precondition(lambda self: any(one.has_left for one in self.all))
+    @rule(data=st.data())
+    def end_after_the_fetch(self, data: Any) -> None:
+        one = data.draw(st.sampled_from([one for one in self.all if one.has_left]))
+        self.all.move(one, OVER)
+        assert self.all.admission_of(one.request) is not one
+
+    @invariant()
+    def sets_hold_what_states_say(self) -> None:
+        requests = list(self.all)
+        for one in requests:
+            needs_one = one.state is ASKING and any(needed.is_blocked for needed in one.needs)
+            assert one.is_blocked == (one.state is WAITING or needs_one)
+            assert (one.permits is not None) == (one.state in (READY, ON_THE_WIRE, ANSWERED))
+            if one.permits is not None:
+                assert not self.permits[one].released
+        asking = {one for one in requests if one.state in (ASKING, WAITING)}
+        for load in self.all._loads.values():
+            members = {one for one in requests if load in one.loads}
+            assert load.members == members
+            at_hand = {one for one in members & asking if one.loads[one.at_hand] is load}
+            assert load.waiting == at_hand
+            assert load.told_to_wait == {one for one in at_hand if one.state is WAITING}
+            assert load.held == {one for one in members if load in one.loads[: one.at_hand]}
+        exempt = {one for one in asking if one.is_blocked or is_full(one.loads[one.at_hand])}
+        assert self.all._exempt == exempt
+        exempt_before, told_before = self.seen
+        assert len(exempt) <= exempt_before or self.told > told_before, "the engine has room"
+        self.seen = (len(exempt), self.told)
+        scheduled = {one for one in asking if one.is_scheduled}
+        assert self.all._only_waiting == {
+            one for one in scheduled if one.scopes.limits or one.is_blocked
+        }
+
+    @invariant()
+    def places_are_used_and_never_too_many(self) -> None:
+        assert len(self.all._placed) <= PLACES
+        assert not self.all._line or len(self.all._placed) == PLACES
+        for one in self.all:
+            if one.state in (ON_THE_WIRE, ANSWERED):
+                assert one in self.all._placed
+            if one.state is READY:
+                assert (one in self.all._placed) != (one in self.all._line)
+
+
+TestDownloader = Downloader.TestCase

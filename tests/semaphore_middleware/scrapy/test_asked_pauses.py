@@ -1,0 +1,125 @@
+"""For how long a site asks to be left alone, in all the ways that sites write it, and in none."""
+
+import math
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scrapy.http import Response
+
+from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
+from tests.support.crawls import Patch
+
+NOW = 1_800_000_000
+DATE = formatdate(NOW, usegmt=True)
+MEGABYTE = 2**20
+
+Fields = dict[str, str | list[str]]
+
+
+def response(fields: Fields, date: str | None = DATE) -> Response:
+    """A response with these header fields; a list is of several lines of one."""
+    lines = {name: [value] if isinstance(value, str) else value for name, value in fields.items()}
+    headers = {name: [line.encode("latin-1") for line in each] for name, each in lines.items()}
+    return Response("http://a/", headers={**headers, **({"Date": date} if date else {})})
+
+
+TIMES: list[tuple[str | list[str], float]] = [
+    *(("30", 30), (" 0 ", 0), ("1" + "0" * 18, 1e18), ("9" * MEGABYTE, math.inf)),
+    *((formatdate(NOW + 90, usegmt=True), 90), (formatdate(NOW - 90, usegmt=True), 0)),
+    *((["5", "60", "7"], 60), (["soon", "5"], 5)),
+]
+NO_TIMES = [
+    *("-5", "1.5", "1e18", "NaN", "soon", "", "²", "x" * MEGABYTE, "Fri, " * MEGABYTE),
+    *("Fri, 99 Foo 2026 00:00:00 GMT", "Wed, 01 Jan 99999999999 00:00:00 GMT"),
+]
+
+
+def test_retry_after() -> None:
+    for value, seconds in TIMES:
+        assert retry_after(response({"Retry-After": value})) == seconds
+    for value in NO_TIMES:
+        assert retry_after(response({"Retry-After": value})) is None
+    assert retry_after(response({})) is None
+    assert retry_after(response({"Retry-After": formatdate(0)}, date=None)) == 0
+    far = retry_after(response({"Retry-After": formatdate(2**33)}, date=None))
+    assert far is not None
+    assert far > 10**9
+
+
+@pytest.mark.parametrize("form", ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"])
+def test_each_form_of_a_date_is_in_utc(form: str, monkeypatch: Patch) -> None:
+    """RFC 9110, 5.6.7: the last one is that of C's asctime."""
+    moment = time.strftime(form, time.gmtime(NOW + 90))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert retry_after(response({"Retry-After": moment})) == 90
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+RATE, POLICY = "RateLimit", "RateLimit-Policy"
+LEFT, RESET = "X-RateLimit-Remaining", "X-RateLimit-Reset"
+EXHAUSTED: list[tuple[Fields, float]] = [
+    ({RATE: '"default";r=0;t=50'}, 50),
+    ({RATE: '"a";r=0', POLICY: '"a";q=9;w=60'}, 60),
+    ({RATE: '"a";r=0;t=5', POLICY: '"a";q=9;w=60'}, 5),
+    ({RATE: '"a";r=0;t=5', POLICY: '"a";q=9;qu="content-bytes"'}, 5),
+    ({RATE: '"a";r=0;t=5, "b";r=0;t=60, "c";r=9;t=900'}, 60),
+    ({RATE: ['"a";r=0;t=5', '"b";r=0;t=60']}, 60),
+    ({RATE: '"a";r=0;t=5', LEFT: "0", RESET: "9"}, 9),
+    ({RATE: '"a";r=0;t=5', "Age": "0"}, 5),
+    # Older forms
+    ({"RateLimit-Remaining": "0", "RateLimit-Reset": "7"}, 7),
+    ({LEFT: "0", RESET: "7.5"}, 7.5),
+    ({"X-Rate-Limit-Remaining": "0", "X-Rate-Limit-Reset": str(NOW + 7)}, 7),
+    ({LEFT: "0", RESET: str(NOW - 7)}, 0),
+]
+NOT_EXHAUSTED: list[dict[str, Any]] = [
+    {},
+    {RATE: '"default";r=50;t=30'},
+    {RATE: '"default";r=999;pk=:dHJpYWwxMjEzMjM=:'},
+    {RATE: "quota;t=1", POLICY: "quota;q=100;w=1"},
+    {RATE: '"a";r=0'},
+    {RATE: '"a";r=0', POLICY: '"b";q=9;w=60'},
+    {POLICY: '"a";q=9;w=60'},
+    {RATE: '"a";r=0;t=5', POLICY: '"a";q=9;qu="concurrent-requests"'},
+    {RATE: '"a";r=0;t=5', "Age": "3"},  # from a cache
+    *({RATE: f'"a";r=0;t={nonsense}'} for nonsense in ("5,", "-5", "5.0", '"5"', "?1", "1" * 19)),
+    *({RATE: text} for text in ('"a";r;t=5', '"a";r=?0;t=5', '("a" "b");r=0;t=5')),
+    {RATE: "limit=10, remaining=0, reset=5"},  # as an older draft had it
+    {RATE: '"' + "a" * MEGABYTE + '";r=0;t=5'},
+    {RATE: ['"a";r=0;t=5'] * MEGABYTE},
+    {LEFT: "1", RESET: "7"},
+    *({LEFT: "0"}, {RESET: "7"}, {LEFT: "0", "RateLimit-Reset": "7"}),
+    *({LEFT: "0", RESET: nonsense} for nonsense in ("NaN", "-1", "1e9", "7" * MEGABYTE)),
+    {LEFT: ["0", "5"], RESET: "7"},
+]
+
+
+def test_when_a_quota_is_exhausted() -> None:
+    for fields, seconds in EXHAUSTED:
+        assert quota_reset(response(fields)) == seconds, fields
+    for fields in NOT_EXHAUSTED:
+        assert quota_reset(response(fields)) is None, str(fields)[:80]
+
+
+values = st.one_of(
+    st.text(st.characters(max_codepoint=255), max_size=40),
+    st.text('"a=;,rt()?:-0123456789. wqu', max_size=40),
+    st.builds('"{}";r={};t={}'.format, st.text("ab", max_size=2), st.integers(), st.integers()),
+)
+fields = st.sampled_from([RATE, POLICY, LEFT, RESET, "Retry-After", "Date", "Age"])
+
+
+@given(st.dictionaries(fields, st.lists(values, max_size=3)))
+@example({RATE: ['"a";r=0;t=5'], "Date": ["\x00"]})
+def test_whatever_a_site_says_is_a_time_or_nothing(fields: Fields) -> None:
+    seen = response(fields, date=None)
+    for seconds in (retry_after(seen), quota_reset(seen)):
+        assert seconds is None or seconds >= 0

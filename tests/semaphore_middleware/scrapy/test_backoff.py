@@ -1,0 +1,172 @@
+"""Crawls of a site that refuses lose no request, and a host that is down costs others nothing."""
+
+import logging
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response
+
+from semaphore_middleware.errors import HostDownError
+from tests.support.crawls import By, Crawl, Log, both, pages
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+
+class Tolerant(Visits):
+    """Gets refusals, too, in its callback."""
+
+    handle_httpstatus_list = (429, 503)
+
+
+@both
+async def test_none_starts_before_retry_after(server: RedisServer, site: Site, by: By) -> None:
+    site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
+    crawl = Crawl(server, *pages(site, 4, "/busy/"), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 4
+    assert len(site.arrivals) == 5
+    assert site.times[1] >= site.refused_at[0] + 1
+    assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (1, 1)
+
+
+@both
+async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site, by: By) -> None:
+    site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
+    settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
+    crawl = Crawl(server, *pages(site, 3, "/busy/"), by=by, limit=2, **settings)
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [200] * 3
+    assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
+    assert crawl.stat("semaphore/refused") == 5
+    assert crawl.stat("downloader/response_status_count/429") == 5
+    assert crawl.stat("retry/count") == crawl.stat("retry/reason_count/429 Unknown Status") == 5
+    assert crawl.stat("retry/max_reached") == 0
+    assert "passed=yes" in site.visits[-1].header("Cookie"), "by which the site may know us"
+    assert server.members() == {}
+
+
+@both
+async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By) -> None:
+    site.refusals = None
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
+    crawl = Crawl(server, *pages(site, 1, "/busy/"), spider=Tolerant, by=by, **settings)
+    await crawl.finished()
+    (response,) = crawl.spider.responses
+    assert response.status == 429
+    assert not {"dont_retry", "semaphore_refusals"} & response.meta.keys()
+    assert len(site.arrivals) == 1 + 3
+
+
+@both
+async def test_a_site_s_only_page(server: RedisServer, site: Site, by: By, caplog: Log) -> None:
+    caplog.set_level(logging.INFO)
+    alone = Request(site.url("/status/503?n=1"))
+    settings: dict[str, Any] = {"RETRY_TIMES": 1, "SEMAPHORE_BACKOFF_TIMES": 9}
+    crawl = Crawl(server, alone, spider=Tolerant, by=by, **settings)
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [503]
+    assert len(site.arrivals) == 1 + settings["RETRY_TIMES"]
+    said = [line for line in caplog.messages if "all nodes pause there" in line]
+    told = "127.0.0.1 answered 503 to GET /status/503?n=1"
+    assert said[0] == f"{told} (try 1 of 2): all nodes pause there for 0.01 s."
+    assert said[1] == f"{told} (try 2 of 2): all nodes pause there for 0.02 s."
+
+
+@pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
+async def test_a_refusal_without_retries(server: RedisServer, site: Site, how: str) -> None:
+    site.refusals = None
+    request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
+    crawl = Crawl(server, request, spider=Tolerant, RETRY_ENABLED=how == "dont_retry")
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [429]
+    assert len(site.arrivals) == 1
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
+    visited = [Request(site.url(path)) for path in ("/status/503", "/status-once/418")]
+    crawl = Crawl(server, *visited, spider=Tolerant, SEMAPHORE_BACKOFF_CODES=[418])
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 1
+    of = "retry/reason_count"
+    assert crawl.stat(f"{of}/503 Service Unavailable") == 1, "by Scrapy"
+    assert crawl.stat(f"{of}/418 I'm a teapot") == 1
+
+
+@both
+async def test_a_page_that_always_fails(server: RedisServer, site: Site, by: By) -> None:
+    bad = Request(site.url("/status/503"), priority=1)  # first of all
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
+    crawl = Crawl(server, bad, *pages(site, 9), spider=Tolerant, by=by, limit=2, **settings)
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 1
+    of_page = [visit for visit in site.visits if visit.path == "/status/503"]
+    assert len(of_page) == 1 + 1 + settings["RETRY_TIMES"]
+    assert crawl.stat("downloader/response_status_count/503") == len(of_page)
+    assert crawl.stat("retry/count") == len(of_page) - 1
+    metas = [response.meta.keys() for response in crawl.spider.responses]
+    assert not any({"semaphore_refusals", "semaphore_refused_at"} & meta for meta in metas)
+
+
+def is_captcha(response: Response) -> bool:
+    """A user's judge."""
+    return response.url.endswith("/page/captcha") and "A page" in response.text
+
+
+@both
+async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site, by: By) -> None:
+    visited = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
+    when = f"{__name__}.is_captcha"
+    crawl = Crawl(server, *visited, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
+    await crawl.finished()
+    assert site.arrivals.count("/page/captcha") == 2
+    assert len(crawl.spider.responses) == 3
+    assert crawl.stat("semaphore/refused") == 2
+
+
+async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
+    site.refusals = None
+    free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
+    limits = {"localhost": None}
+    unlimited = Request(site.url("/busy/b", "localhost"))
+    crawl = Crawl(server, free, unlimited, spider=Tolerant, SEMAPHORE_LIMITS=limits)
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 0
+    assert crawl.stat("retry/count") == 2
+
+
+# Hosts that do not respond ------------------------------------------------------------------------
+
+QUEUED = 60
+LIMIT = 4
+AT_ONCE: dict[str, Any] = {
+    "SEMAPHORE_DOWN_AFTER": 0,
+    "SEMAPHORE_BACKOFF_START": 0.3,
+    "SEMAPHORE_BACKOFF_MAX": 30,
+}
+
+
+async def test_a_full_queue_of_a_dead_host(server: RedisServer, site: Site, caplog: Log) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
+    alive = pages(site, QUEUED, host="localhost")
+    crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
+    of_same_node = Crawl(server, alive[0], limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
+    await crawl.finished()
+    await of_same_node.finished()
+    assert of_same_node.stat("semaphore/failed_at_once") == 0, "each crawl counts its own"
+    assert len(crawl.spider.responses) == QUEUED, "of the site that is alive"
+    errors = [type(error) for error in crawl.spider.failures]
+    assert len(errors) == QUEUED
+    of_down = errors.count(HostDownError)
+    assert of_down == crawl.stat("semaphore/failed_at_once") > QUEUED / 2
+    assert crawl.stat("semaphore/hosts_down") == 1
+    tried = crawl.stat("downloader/exception_count") - of_down
+    assert tried < 2 * LIMIT + 5, "each pause costs one attempt"
+    retried = "retry/reason_count/semaphore_middleware.errors.HostDownError"
+    assert crawl.stat(retried) == 0
+    said = [message for message in caplog.messages if "is down: it has not responded" in message]
+    assert len(said) == 1
+    assert server.members() == {}

@@ -1,0 +1,71 @@
+"""Nothing that a request waits for waits behind it, past the scheduler or in a middleware."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response
+
+from tests.support.crawls import Crawl, waiting
+from tests.support.nodes import eventually
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+from tests.support.visits import Fetches, Visits
+
+
+class TokenMiddleware(Fetches):
+    """Has each response wait for one and the same further page of the site."""
+
+    _token: asyncio.Future[Any] | None = None
+
+    async def process_response(self, request: Request, response: Response) -> Response:
+        url = response.urljoin("/page/token")
+        if request.url != url:
+            if self._token is None:
+                self._token = asyncio.ensure_future(self.fetch(url))
+            await self._token
+        return response
+
+
+@pytest.mark.parametrize("place", [100, 1000], ids=["before the semaphore", "behind it"])
+async def test_what_a_response_waits_for(server: RedisServer, site: Site, place: int) -> None:
+    requests = [Request(site.url("/slow/1")), *(Request(site.url(f"/page/{n}")) for n in "ab")]
+    crawl = Crawl(server, *requests, limit=1, middlewares={TokenMiddleware: place})
+    await site.until(lambda: site.now == 1)
+    await eventually(lambda: waiting(server))
+    await crawl.gave_back(4, site)
+    assert "/page/token" in site.arrivals
+
+
+class Files(Visits):
+    """Scrapes one item with many files from each page."""
+
+    async def parse(self, response: Response) -> Any:
+        yield {"file_urls": [response.urljoin(f"/take/0.05/{n}") for n in range(8)]}
+
+
+async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer, site: Site) -> None:
+    requests = [Request(site.url(path), priority=9) for path in ("/slow/first", "/page/second")]
+    crawl = Crawl(server, *requests)
+    await site.until(lambda: site.now == 1)
+    await eventually(lambda: waiting(server))
+    asked = crawl.crawler.engine.download_async(Request(site.url("/page/asked")))
+    task = asyncio.ensure_future(asked)
+    await eventually(lambda: len(crawl.crawler.engine.downloader.active) == 3)
+    site.let_go()
+    await task
+    await crawl.gave_back(3, site)
+    assert site.arrivals == ["/slow/first", "/page/asked", "/page/second"]
+
+
+async def test_a_flood_of_files(server: RedisServer, site: Site, tmp_path: Path) -> None:
+    media: dict[str, Any] = {
+        "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+        "FILES_STORE": str(tmp_path),
+    }
+    crawl = Crawl(server, Request(site.url("/page/")), spider=Files, limit=2, **media)
+    await crawl.gave_back(9, site)
+    assert site.most == 2
+    assert crawl.stat("file_count") == 8

@@ -1,0 +1,154 @@
+"""Crawls keep a site's limit together: of several processes, and of one; also without a server."""
+
+import json
+import os
+import sys
+from asyncio import create_subprocess_exec, wait_for
+from asyncio.subprocess import PIPE, STDOUT
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from tests.support.crawls import ADD_ON, QUIET, Crawl, pages, scrapy, waiting
+from tests.support.nodes import TIMEOUT_S, eventually
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+
+class Embedded(RedisServer):
+    """The server that crawls without a URL start themselves: here it is only looked at."""
+
+    def __init__(self) -> None:
+        self.directory = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"])
+        self.path = self.directory / "server.sock"
+
+    @property
+    def pid(self) -> int:
+        with self.client() as client:
+            return int(client.info("server")["process_id"])
+
+
+def runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_embedded_server_ends_with_the_last_process(site: Site, tmp_path: Path) -> None:
+    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+    embedded = Embedded()
+    async with (
+        scrapy(tmp_path, Request(site.url("/slow/a")), **settings) as a,
+        scrapy(tmp_path, Request(site.url("/slow/b")), **settings) as b,
+    ):
+        await site.until(lambda: site.now == 1)
+        await eventually(lambda: waiting(embedded))
+        pid = embedded.pid
+        site.let_go()
+        assert await a.ended() == 0
+        assert await b.ended() == 0
+    assert site.most == 1
+    assert sorted(site.arrivals) == ["/slow/a", "/slow/b"]
+    await eventually(lambda: not runs(pid))
+
+
+@pytest.mark.slow
+async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: Path) -> None:
+    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 0.5}
+    embedded = Embedded()
+    async with scrapy(tmp_path, Request(site.url("/slow/killed")), **settings) as first:
+        await site.until(lambda: site.now == 1)
+        pid = embedded.pid
+        async with scrapy(tmp_path, Request(site.url("/slow/heir")), **settings) as heir:
+            await eventually(lambda: waiting(embedded))
+            first.kill()
+            # Its permit comes free when its lease has ended.
+            await site.until(lambda: site.arrivals == ["/slow/killed", "/slow/heir"])
+            assert embedded.pid == pid
+            heir.kill()
+    assert site.most == 1
+    await eventually(lambda: not runs(pid))
+
+
+# Several crawls of one process --------------------------------------------------------------------
+
+BOTH = """
+import sys, json
+from scrapy.crawler import CrawlerProcess
+from tests.support.visits import Visits
+
+class Other(Visits):
+    name = "other"
+
+settings, first, second = map(json.loads, sys.argv[1:])
+process = CrawlerProcess(settings)
+process.crawl(Visits, requests=json.dumps([{"url": url} for url in first]))
+process.crawl(Other, requests=json.dumps([{"url": url} for url in second]))
+process.start()
+"""
+
+
+def nodes(server: RedisServer) -> list[str]:
+    """The names of the nodes that hold or want a permit of the site."""
+    with server.client() as client:
+        fields = client.hkeys("{semaphore}:scope:127.0.0.1")
+    return [field[5:].decode() for field in fields if field.startswith(b"node:")]
+
+
+@pytest.mark.parametrize("name", ["", "here"], ids=["unnamed", "with SEMAPHORE_NODE"])
+async def test_crawls_of_a_process_are_nodes(server: RedisServer, site: Site, name: str) -> None:
+    settings = {
+        **QUIET,
+        **ADD_ON,
+        "SEMAPHORE_REDIS_URL": server.url,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
+        "SEMAPHORE_NODE": name,
+    }
+    urls = [[request.url for request in pages(site, 3, f"/slow/{who}")] for who in "ab"]
+    arguments = [json.dumps(given) for given in (settings, *urls)]
+    process = await create_subprocess_exec(
+        sys.executable, "-c", BOTH, *arguments, stdout=PIPE, stderr=STDOUT
+    )
+    try:
+        await site.until(lambda: site.now == 2)
+        await eventually(lambda: len(nodes(server)) == 2)
+        first, second = sorted(nodes(server), reverse=True)
+        assert first.startswith(f"{name or 'visits'}-")
+        assert second.startswith(f"{name or 'other'}-")
+        site.let_go()
+        log, _ = await wait_for(process.communicate(), TIMEOUT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+    assert process.returncode == 0, log.decode()
+    assert site.most == 2
+    assert len(site.arrivals) == 6
+    assert server.members() == {}
+
+
+async def test_each_crawl_counts_its_own_permits(server: RedisServer, site: Site) -> None:
+    crawls = [Crawl(server, *pages(site, 3, f"/slow/{who}"), limit=2) for who in "ab"]
+    await site.until(lambda: site.now == 2)
+    await eventually(lambda: len(nodes(server)) == 2)
+    site.let_go()
+    for crawl in crawls:
+        await crawl.finished()
+        counts = [crawl.stat(f"semaphore/{name}") for name in ("acquired", "released", "lost")]
+        assert counts == [3, 3, 0]
+    assert site.most == 2
+    assert server.members() == {}
+
+
+async def test_what_closes_leaves_others_waiting(server: RedisServer, site: Site) -> None:
+    """And is not held up by its own ones, also if they have one of two permits already."""
+    scopes: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": {"all": 1}}
+    other_host = Request(site.url("/slow/closing", "localhost"))
+    going_on = Crawl(server, *pages(site, 3, "/slow/on"), **scopes)
+    await site.until(lambda: site.now == 1)
+    closing = Crawl(server, other_host, *pages(site, 3, "/slow/closing"), limit=2, **scopes)
+    await eventually(lambda: waiting(server) >= 3)
+    await closing.crawler.engine.close_spider_async()
+    await closing.finished()
+    assert len(site.arrivals) == 1
+    await going_on.gave_back(6, site)

@@ -1,0 +1,135 @@
+"""Every setting: its default, values that are allowed, and errors for those that are not."""
+
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+
+from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.scrapy.settings import SETTINGS, SemaphoreSettings, is_enabled
+from tests.support.crawls import Patch
+
+
+def read(**settings: Any) -> SemaphoreSettings:
+    return SemaphoreSettings.read(Settings(settings))
+
+
+def refused(**settings: Any) -> str:
+    with pytest.raises(SettingsError) as error:
+        read(**settings)
+    return str(error.value)
+
+
+NAN, INF = float("nan"), float("inf")
+OBEY = {"ROBOTSTXT_OBEY": True}
+
+
+def test_defaults() -> None:
+    for name, setting in SETTINGS.items():
+        assert setting.read(Settings({name: None})) == setting.read(Settings()), name
+    assert is_enabled(Settings())
+    assert not is_enabled(Settings({"SEMAPHORE_ENABLED": "False"}))
+    # An empty text in the environment is no address.
+    ours = {"SEMAPHORE_METRICS_HOST": "", "SEMAPHORE_METRICS_PORT": 7}
+    assert read(SEMAPHORE_REDIS_URL="", **ours).metrics == ("127.0.0.1", 7)
+    assert read(SEMAPHORE_REDIS_URL="").url is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"SEMAPHORE_SCOPES": "domain, all"}, {"scopes": ("domain", "all")}),
+        ({"SEMAPHORE_PREFIX": "crawl", "SEMAPHORE_NODE": "a"}, {"prefix": "crawl", "node": "a"}),
+        ({"SEMAPHORE_ACQUIRE_TIMEOUT": "60"}, {"acquire_timeout": 60}),
+        ({"SEMAPHORE_LEASE": "7"}, {"lease": 7, "recovery_wait": 7}),
+        ({"SEMAPHORE_LEASE": 7, "SEMAPHORE_RECOVERY_WAIT": 0}, {"lease": 7, "recovery_wait": 0}),
+        # Never longer than 0.3 of the lease
+        ({"SEMAPHORE_TURN": 0}, {"turn": 0}),
+        ({"SEMAPHORE_TURN": "2", "SEMAPHORE_LEASE": 10}, {"turn": 2}),
+        ({"SEMAPHORE_TURN": 2.1, "SEMAPHORE_LEASE": 7}, {"turn": 2.1}),
+        ({"SEMAPHORE_LEASE": 0.1}, {"turn": 0.03}),
+        (OBEY, {"obey_crawl_delay": True}),
+        ({**OBEY, "SEMAPHORE_OBEY_CRAWL_DELAY": False}, {"obey_crawl_delay": False}),
+        ({"SEMAPHORE_BACKOFF_CODES": "420,429"}, {"backoff_codes": {420, 429}}),
+        ({"SEMAPHORE_BACKOFF_CODES": []}, {"backoff_codes": set()}),
+        ({"SEMAPHORE_BACKOFF_CODES": "[]"}, {"backoff_codes": set()}),
+        ({"SEMAPHORE_BACKOFF_CODES": "[429]"}, {"backoff_codes": {429}}),
+        ({"SEMAPHORE_BACKOFF_START": 400}, {"backoff": Backoff(400, 400)}),
+    ],
+)
+def test_settings_are_read(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    settings = read(**given)
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({"CONCURRENT_REQUESTS_PER_DOMAIN": "3", "DOWNLOAD_DELAY": "2"}, Limit(3, 2, 0.5)),
+        ({"DOWNLOAD_DELAY": 2, "DOWNLOAD_DELAY_JITTER": 0.1}, Limit(8, 2, 0.1)),
+        ({"DOWNLOAD_DELAY_JITTER": 3}, Limit(8, 0, 1)),
+        ({"RANDOMIZE_DOWNLOAD_DELAY": False}, Limit(8, 0, 0)),
+        ({"RANDOMIZE_DOWNLOAD_DELAY": True}, Limit(8, 0, 0.5)),
+    ],
+)
+def test_default_limit_comes_from_scrapys_settings(given: dict[str, Any], limit: Limit) -> None:
+    assert read(**given).limits.of("example.com") == limit
+
+
+def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://environment")
+    places: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "redis://environment", "REDIS_URL in the environment"),
+        ({"REDIS_URL": "redis://b"}, "redis://b", "REDIS_URL"),
+        ({"REDIS_URL": "b", "SEMAPHORE_REDIS_URL": "a"}, "a", "SEMAPHORE_REDIS_URL"),
+    ]
+    for given, url, place in places:
+        assert (read(**given).url, read(**given).url_from) == (url, place)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "allowed"),
+    [
+        ("SEMAPHORE_TURN", [-0.1, 4.6, "x", True, NAN], ">= 0 and <= 4.5 (0.3 of SEMAPHORE_LEASE)"),
+        (
+            "SEMAPHORE_SCOPES",
+            ["hosts", 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],
+            "a list of any of 'host', 'domain', 'ip', 'proxy', 'all', and of functions",
+        ),
+        ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text, not empty, without '{' and '}'"),
+        ("SEMAPHORE_BACKOFF_CODES", ["x", "[4", [99], [600], [None], 7.5], "list of HTTP statuses"),
+        ("SEMAPHORE_BACKOFF_MAX", [0.5, "x", NAN], "number >= 1"),
+        ("SEMAPHORE_METRICS_HOST", [1, "a..example"], "an address"),
+        ("SEMAPHORE_METRICS_PORT", [-1, "x", 70000, 1.5, True, [1]], "a port"),
+        ("CONCURRENT_REQUESTS", [-1, "many", 1.5], "integer >= 0"),
+        ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, 1.5, "1.5", "x", None], "integer >= 1"),
+        ("DOWNLOAD_DELAY", [-1, "x", INF, True], "number >= 0"),
+        ("DOWNLOAD_DELAY_JITTER", [-1, "x"], "number >= 0"),
+        ("RANDOMIZE_DOWNLOAD_DELAY", ["much"], "True or False"),
+        ("SEMAPHORE_LIMITS", ["x", "[1]", "2", [1], 7], "dict of hosts to limits"),
+    ],
+)
+def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str) -> None:
+    for value in values:
+        message = refused(**{name: value})
+        assert message.startswith(f"{name} = {value!r}: allowed is ")
+        assert allowed in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SEMAPHORE_LIMITS", '{"a": "2"}', "['a'] = '2': allowed is "),
+        ("SEMAPHORE_LIMITS", {"a\nb": 0}, "['a\\nb'] = 0: allowed is "),
+        ("SEMAPHORE_LEASE", "1\n2", " = '1\\n2': allowed is "),
+        ("DOWNLOAD_SLOTS", '{"a": {"concurrency": 0}}', "['a']['concurrency'] = 0: allowed is "),
+        ("DOWNLOAD_SLOTS", {"a": 2}, "['a'] = 2: allowed is "),
+        ("SEMAPHORE_SCOPES", "host,nowhere.at", ": 'nowhere.at' cannot be loaded: ModuleNotFound"),
+        ("SEMAPHORE_SCOPES", ["nowhere.at"], ": 'nowhere.at' cannot be loaded: ModuleNotFound"),
+    ],
+)
+def test_errors_name_the_key_in_one_line(name: str, value: object, said: str) -> None:
+    message = refused(**{name: value})
+    assert message.startswith(name + said)
+    assert "\n" not in message

@@ -1,0 +1,148 @@
+"""A report of a crawl under faults fits the log of a real nginx; a doctored one does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware.core.admin import Admin
+from semaphore_report.reader import read_history
+from semaphore_report.verify import LATE_S
+from tests.support.cli import semaphore
+from tests.support.crawls import ADD_ON, Crawl, scrapy, within
+from tests.support.nodes import eventually
+from tests.support.servers import RedisServer, free_port
+
+HOST = "127.0.0.1"
+PAGES = 60
+MOST_KILLED = 1000  # requests of the node that is killed
+LIMIT = 4
+USER_AGENT = "beside-nginx/1.0"
+CONFIG = """\
+daemon off;
+master_process off;
+pid {directory}/pid;
+error_log {directory}/error.log;
+events {{}}
+http {{
+  log_format timed '$remote_addr - - [$time_local] "$request" $status $body_bytes_sent '
+    '"$http_referer" "$http_user_agent" $request_time';
+  access_log {directory}/access.log timed;
+  client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+  fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi;
+  scgi_temp_path {directory}/scgi;
+  limit_req_zone all zone=all:1m rate=20r/s;
+  limit_req_zone nobody zone=robotstxt:1m rate=1000r/s;
+  limit_req_status 429;
+  server {{
+    listen 127.0.0.1:{port};
+    limit_req zone=all burst=5 nodelay;
+    root {directory};
+    location / {{ try_files /page.txt =404; }}
+    location /robots.txt {{ limit_req zone=robotstxt; }}
+    location /moved {{ try_files $uri @moved; }}
+    location @moved {{ return 301 /page/moved; }}
+    location /none {{ try_files $uri =404; }}
+  }}
+}}
+"""
+
+
+@pytest.fixture
+def nginx(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a site that takes 20 requests a second, and its log."""
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not program:
+        pytest.skip("nginx is not installed")
+    config, port = tmp_path / "nginx.conf", free_port()
+    config.write_text(CONFIG.format(directory=tmp_path, port=port))
+    (tmp_path / "page.txt").write_text("a page")
+    (tmp_path / "robots.txt").write_text("User-agent: *\nDisallow: /private\n")
+    with subprocess.Popen([program, "-e", tmp_path / "error.log", "-c", config]) as process:
+        yield f"http://127.0.0.1:{port}", tmp_path / "access.log"
+        process.terminate()
+
+
+@pytest.mark.slow
+@within(400)
+async def test_a_report_fits_the_log_of_nginx(
+    server: RedisServer, nginx: tuple[str, Path], tmp_path: Path
+) -> None:
+    site, log = nginx
+    await eventually(log.exists)
+    await crawl_under_faults(server, site, log, tmp_path)
+    # What is judged are whole minutes in which all nodes have spoken.
+    await asyncio.sleep(60 - time.time() % 60 + LATE_S + 1)
+    verify = ("--verify", str(log), "--agent", USER_AGENT)
+    ran = await semaphore(server, "report", HOST, "--since", "1h", *verify)
+    assert (ran.status, "all fit the report" in ran.out) == (0, True), ran.out + ran.err
+    async with Admin(server.url) as admin:
+        history = await read_history(admin, HOST, 3600)
+    lines = log.read_text().splitlines()
+    total = history.sum()
+    # What the killed node had not said is missing, and the report says that it was killed.
+    assert len(lines) - MOST_KILLED <= total.requests < len(lines)
+    assert [name.startswith("killed") for name, _ in history.ended] == [True]
+    assert 0 < total.refused <= sum('" 429 ' in line for line in lines)
+    assert len(history.robotstxt) == 1
+    assert 1 < total.most <= LIMIT
+    report = json.loads((await semaphore(server, "report", HOST, "--json")).out)
+    report["ended"] = []
+    for part in (*report["minutes"], *report["hours"], report["sum"]):
+        part["requests"] -= part["refused"]
+        part["client_errors"] -= part["refused"]
+        part["refused"] = 0
+    saved = tmp_path / "doctored.json"
+    saved.write_text(json.dumps(report))
+    ran = await semaphore(None, "report", HOST, "--from", str(saved), *verify)
+    assert ran.status == 1, ran.out
+
+
+async def crawl_under_faults(server: RedisServer, site: str, log: Path, directory: Path) -> None:
+    """Three nodes crawl, another is killed, and the server hangs up on all again and again."""
+    paths = [*(f"/page/{n}" for n in range(PAGES)), "/moved", "/none", "/private"]
+    settings: dict[str, Any] = {
+        "USER_AGENT": USER_AGENT,
+        "ROBOTSTXT_OBEY": True,
+        "SEMAPHORE_LEASE": 2.0,
+        "SEMAPHORE_BACKOFF_TIMES": 10,
+        "SEMAPHORE_BACKOFF_START": 0.2,
+        "SEMAPHORE_BACKOFF_MAX": 1.0,
+    }
+    killed = {
+        **settings,
+        "SEMAPHORE_NODE": "killed",
+        "SEMAPHORE_REDIS_URL": server.url,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT,
+        **ADD_ON,
+    }
+    requests = [Request(f"{site}/killed/{n}") for n in range(MOST_KILLED)]
+    async with scrapy(directory, *requests, **killed) as process:
+        crawls = [
+            Crawl(
+                server,
+                *(Request(f"{site}{path}?{number}") for path in paths),
+                limit=LIMIT,
+                SEMAPHORE_NODE=f"node{number}",
+                **settings,
+            )
+            for number in range(3)
+        ]
+        await eventually(lambda: "/killed/" in log.read_text())
+        process.kill()
+        while not all(crawl._task.done() for crawl in crawls):
+            with server.client() as client:
+                client.client_kill_filter(_type="normal")
+            await asyncio.sleep(1.0)
+        for crawl in crawls:
+            await crawl.finished()

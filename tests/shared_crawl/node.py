@@ -1,0 +1,260 @@
+"""A scheduler under a fake engine that the test drives, on the reactor's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import pytest
+from redis import Redis
+from scrapy import Request, Spider, signals
+from scrapy.http import Response
+from scrapy.squeues import FifoMemoryQueue
+from scrapy.utils.test import get_crawler
+from twisted.internet.defer import succeed
+from twisted.python.failure import Failure
+
+from semaphore_middleware.scrapy.engine import keep_spider_arguments
+from shared_crawl.client import CrawlClient, Demand
+from shared_crawl.scheduler import Scheduler
+from tests.support.nodes import eventually
+from tests.support.shared_crawl import Node
+
+
+class Call(NamedTuple):
+    """A call of `CrawlClient.sync`: how many new and finished requests it brings."""
+
+    new: int
+    finished: int
+    demand: Demand
+
+
+def watch_calls(
+    patch: pytest.MonkeyPatch, before: Callable[[Call], object] = lambda _: None
+) -> list[Call]:
+    """The calls of `CrawlClient.sync`, `before` which something is done."""
+    calls: list[Call] = []
+    sync = CrawlClient.sync
+
+    async def watched(client: CrawlClient, new: Any, finished: Any, demand: Any, *more: Any) -> Any:
+        calls.append(Call(len(new), len(finished), demand))
+        before(calls[-1])
+        return await sync(client, new, finished, demand, *more)
+
+    patch.setattr(CrawlClient, "sync", watched)
+    return calls
+
+
+def urls(site: str, count: int) -> list[str]:
+    return [f"http://{site}/{number}" for number in range(count)]
+
+
+class SitesQueue:
+    """A queue that skips full sites, as the add-on's does."""
+
+    full: ClassVar[set[str]] = set()
+
+    @classmethod
+    def from_crawler(cls, *_: object, **__: object) -> Self:
+        return cls()
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+        self.push = self._requests.append
+
+    def pop(self) -> Request | None:
+        for request in self._requests:
+            if not self.is_full(self.site_of(request)):
+                self._requests.remove(request)
+                return request
+        return None
+
+    def site_of(self, request: Request) -> str:
+        return request.url.split("/")[2]
+
+    def is_full(self, site: str) -> bool:
+        return site in self.full
+
+
+class FakeEngine:
+    """As much of Scrapy's engine as the scheduler uses."""
+
+    crawl: Callable[[Request], object]
+    start_again: Callable[[], AsyncIterator[Request]]
+
+    def __init__(self, start: Any) -> None:
+        self.running = True
+        self._start = start
+        self.woken = asyncio.Event()
+        self._slot = SimpleNamespace(
+            inprogress=set(), nextcall=SimpleNamespace(schedule=self.woken.set)
+        )
+        self.downloader = SimpleNamespace(fetch=lambda _: succeed(self.response))
+        self.response: Response | Request | Failure = Response("http://a/")
+        self.scraper = SimpleNamespace(spidermw=self)
+
+    async def close_spider_async(self, *, reason: str) -> None:
+        pass
+
+    async def process_start(self) -> AsyncIterator[Request]:
+        return self.start_again()
+
+
+class DrivenNode:
+    """A scheduler, and what an engine does with it, step by step."""
+
+    def __init__(self, client: Redis, engine: FakeEngine, scheduler: Scheduler) -> None:
+        self.client = client
+        self.engine = engine
+        self.scheduler = scheduler
+        self.session = scheduler.session
+        self.state = scheduler.state
+        engine.crawl = scheduler.enqueue_request
+        self.dropped: list[str] = []
+        self.feed = SimpleNamespace(file=None)
+        exporter: Any = SimpleNamespace(slots=[self.feed])
+        scheduler.crawler.get_extension = lambda _: exporter  # type: ignore[assignment, method-assign]
+        scheduler.crawler.signals.connect(self._on_drop, signals.request_dropped)
+
+    def _on_drop(self, request: Request) -> None:
+        self.dropped.append(request.url)
+
+    def enqueue(self, *urls: str, **fields: Any) -> None:
+        for url in urls:
+            assert self.scheduler.enqueue_request(Request(url, **fields))
+
+    async def start(self) -> Request:
+        """Start the next request; like the engine, ask for it only when woken."""
+        while not (request := self.start_now()):
+            await self.woken()
+        return request
+
+    def start_now(self) -> Request | None:
+        self.engine.woken.clear()
+        request = self.scheduler.next_request()
+        if request is not None:
+            self.engine._slot.inprogress.add(request)
+        return request
+
+    def start_all(self) -> None:
+        while self.start_now():
+            pass
+
+    async def woken(self) -> None:
+        async with asyncio.timeout(10):
+            await self.engine.woken.wait()
+
+    def fetch(self, request: Request, response: Response | Request | Failure) -> object:
+        self.engine.response = response
+        return self.engine.downloader.fetch(request).result
+
+    async def visits(self, url: str, result: Response | Failure | None = None) -> None:
+        """A page from when a callback yields it until its own callback returns."""
+        self.enqueue(url)
+        request = await self.start()
+        self.engine.response = result or Response(url)
+        self.engine.downloader.fetch(request).addErrback(lambda _: None)
+        self.finish(request)
+
+    def finish(self, *requests: Request) -> None:
+        self.engine._slot.inprogress.difference_update(requests)
+
+    async def finds_nothing(self) -> None:
+        """Start what there is, until the spider may count as idle."""
+        self.start_all()
+        while self.scheduler.has_pending_requests():
+            await self.woken()
+            self.start_all()
+
+    async def idles(self) -> None:
+        """Signal idleness like the engine, until the spider may close."""
+        while True:
+            await self.finds_nothing()
+            self.scheduler._spider_idle()
+            if not self.scheduler.has_pending_requests():
+                return
+            await self.woken()
+
+    def closes(self, reason: str) -> bool:
+        """Close the spider; whether the process is to exit with status 1, as Scrapy's commands see
+        it.
+        """
+        self.scheduler.crawler.signals.send_catch_log(signals.spider_closed, reason=reason)
+        return self.scheduler.crawler.spider is None
+
+    def stat(self, name: str) -> Any:
+        stats = self.scheduler.crawler.stats
+        assert stats is not None
+        return stats.get_value(name)
+
+    # On the server -----------------------------------------------------------------------------
+
+    def key(self, part: str) -> bytes:
+        return self.scheduler.client.keys.key(part)
+
+    @property
+    def lease_end(self) -> float:
+        score = self.client.zscore(self.key("working"), self.scheduler.client.node)
+        assert score is not None
+        return score
+
+    @property
+    def unfinished(self) -> int:
+        return self.client.hlen(self.key("requests"))
+
+    async def has_unfinished(self, count: int) -> None:
+        await eventually(lambda: self.unfinished == count)
+
+    @property
+    def taken(self) -> int:
+        name = self.scheduler.client.node
+        return self.client.zlexcount(self.key("taken"), f"[{name}\0", f"({name}\1")
+
+    @property
+    def ready(self) -> int:
+        """Requests that were taken and not started."""
+        return self.taken - len(self.engine._slot.inprogress)
+
+    def other(self) -> Node:
+        other = Node(self.client, "books", "other")
+        other.joins()
+        return other
+
+    def takes_as_other(self) -> list[str]:
+        """The URLs of what another node gets now, in order: none was tried before."""
+        taken = self.other().takes(Demand(100, 100))
+        assert not any(request.tries for request in taken)
+        return [self.state.codec.decode(request.data).url for request in taken]
+
+
+class Books(Spider):
+    name = "books"
+
+
+@asynccontextmanager
+async def joined(
+    client: Redis, start: AsyncIterator[Any] | None = None, **settings: Any
+) -> AsyncIterator[DrivenNode]:
+    url = f"unix://{client.connection_pool.connection_kwargs['path']}"
+    ours = {
+        "REDIS_URL": url,
+        "CRAWL": "books",
+        "SCHEDULER_PRIORITY_QUEUE": SitesQueue,
+        "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue,  # in the order of the tests' URLs
+    }
+    crawler = get_crawler(Books, {**ours, **settings})
+    engine = FakeEngine(start)
+    crawler.engine = engine  # type: ignore[assignment]
+    keep_spider_arguments()
+    crawler.spider = crawler._create_spider()
+    crawler.crawling = True
+    scheduler = Scheduler.from_crawler(crawler)
+    await scheduler.open(crawler.spider).asFuture(asyncio.get_running_loop())
+    try:
+        yield DrivenNode(client, engine, scheduler)
+    finally:
+        await scheduler.close("finished").asFuture(asyncio.get_running_loop())
+        SitesQueue.full.clear()

@@ -1,0 +1,442 @@
+"""The rules of a shared crawl, verb by verb, on a real client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from semaphore_middleware.errors import ServerUnreachableError
+from shared_crawl.client import (
+    CrawlEndedError,
+    Demand,
+    Ending,
+    NewRequest,
+    NextStep,
+    NothingFetchedError,
+    OtherCrawlError,
+    Outcome,
+    given_up,
+)
+from tests.support.servers import wait_until
+from tests.support.shared_crawl import ONE, PLACES, Node, crawl_keys, node, result_of
+
+AN_HOUR_MS = 3_600_000
+
+
+def dump(client: Redis) -> dict[bytes, bytes | None]:
+    return {key: client.dump(key) for key in crawl_keys(client)}
+
+
+# Queueing and taking ----------------------------------------------------------------------------
+
+
+def test_requests_are_taken_in_order_of_score_each_once(one: Node, two: Node) -> None:
+    pages = [b"%d" % number for number in range(120)]
+    one.push(b"later", score=2)
+    two.push(b"sooner", score=-1)
+    one.pushes(*(one.new(page) for page in pages))
+    assert two.pop().data == b"sooner"
+    taken = [each.data for node in (one, two, one) for each in node.takes(Demand(240, 240))]
+    assert taken == pages[:106]  # each time its share of what is left
+    assert [two.pop().data for _ in range(15)][-2:] == [pages[-1], b"later"]
+
+
+def test_a_node_waits_while_others_may_have_the_last_pages(client: Redis) -> None:
+    one, two = node(client, "one", max_pages=1), node(client, "two", max_pages=1)
+    one.fill(a=2)
+    (taken,) = one.takes(Demand(8, 8))
+    assert two.takes(Demand(8, 8)) == []
+    assert two.idles().next_step is NextStep.WAIT
+    with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
+        listener.subscribe(two.channel)
+        one.finishes(taken, Outcome.NOTHING)
+        wait_until(lambda: listener.get_message(timeout=1.0))
+    assert two.idles(two.pop()).next_step is NextStep.WAIT  # `one` still works
+    assert one.idles().next_step is NextStep.CLOSE
+
+
+def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: Node) -> None:
+    one.push(b"page")
+    page = one.pop()
+    one.push(b"next")
+    seen = one.keys.key("seen")
+    client.set(seen, "of another type", ex=60)
+    new = [one.new(b"plain"), one.new(b"link", fingerprint="a"), one.new(b"", fingerprint="b")]
+    with pytest.raises(ServerUnreachableError, match="WRONGTYPE"):
+        result_of(one.sync(new, [page], ONE))
+    client.delete(seen)
+    assert (one.queued, one.size.unfinished, one.taken) == (2, 3, 1)
+
+
+def test_nodes_that_wait_are_told_of_requests_a_few_at_a_time(client: Redis, one: Node) -> None:
+    waiting = [node(client, f"waiting {number}") for number in range(4)]
+    by_channel = {each.channel: each for each in waiting}
+
+    def hears() -> Node:
+        heard: list[Node] = []
+
+        def hear() -> bool:
+            message = listener.get_message(timeout=1.0)
+            heard.extend([by_channel[message["channel"]]] if message else [])
+            return bool(heard)
+
+        wait_until(hear)
+        return heard[0]
+
+    with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
+        listener.subscribe(*by_channel)
+        one.works()
+        for each in waiting:
+            assert each.idles().next_step is NextStep.WAIT
+        one.fill(a=10)  # the first of the site: some are told
+        told = [hears(), hears()]
+        one.fill(a=10)  # nobody else
+        assert listener.get_message(timeout=0.1) is None
+        taken = told[0].pop()  # who takes one tells the others, as there are more
+        assert sorted({*told, hears(), hears()}, key=waiting.index) == waiting
+        told[0].leaves(taken)
+        assert listener.get_message(timeout=0.1) is None
+
+
+# Finished, dead, idle ----------------------------------------------------------------------------
+
+
+def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
+    client: Redis, one: Node, two: Node
+) -> None:
+    one.push(b"page", fingerprint="a")
+    assert two.idles().next_step is NextStep.TAKE_MORE
+    taken = one.pop()
+    reply = two.idles()
+    assert reply.next_step is NextStep.WAIT
+    assert 0.0 < reply.wait_s <= 60.0  # the rest of the lease of `one`
+    starting = Node(client, "books", "starting")
+    result_of(starting.join())  # it works from then on
+    assert one.idles(taken).next_step is NextStep.WAIT
+    assert starting.idles().next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+    with pytest.raises(CrawlEndedError):
+        two.idles()
+    late = Node(client, "books", "late")
+    with pytest.raises(CrawlEndedError):
+        late.joins()
+    assert crawl_keys(client) == []
+    late.joins(new_run=True)
+    starting.joins(new_run=True)  # there is one already
+    assert late.push(b"page", fingerprint="a")
+    before = dump(client)
+    for verb in (two.take, two.works, two.idles, lambda: two.push(b"stray")):
+        with pytest.raises(CrawlEndedError):
+            verb()
+    two.leaves()
+    assert dump(client) == before, "a late node changes nothing in the next run"
+    assert starting.pop().data == b"page"
+
+
+def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: Node) -> None:
+    one.push(b"a", fingerprint="a")
+    one.fill(b=3, c=3)
+    two.pop()
+    one.drops()
+    assert crawl_keys(client) == []
+    assert client.ttl(one.keys.key("run")) <= 3600
+    with pytest.raises(CrawlEndedError):
+        two.idles()
+    two.leaves()
+    assert crawl_keys(client) == []
+    alone = node(client, "one", crawl="music")
+    alone.push(b"a", fingerprint="a")
+    alone.leaves()
+    alone.drops()
+    assert client.keys("{crawl:music}*") == []
+    assert not result_of(alone.drop())
+
+
+def test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop(client: Redis) -> None:
+    dead, operator = node(client, "dead"), Node(client, "books", "operator")
+    dead.push(b"page", fingerprint="a")
+    dead.pop()
+    assert operator.size.state == "running"
+    client.hincrbyfloat(dead.keys.key("run"), "wall", -AN_HOUR_MS)  # nobody has called since
+    assert (operator.size.state, operator.size.nodes) == ("stopped", 0)
+    operator.drops()
+    assert not operator.size.exists
+    assert node(client, "new").push(b"page", fingerprint="a")
+
+
+def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) -> None:
+    nodes = [node(client, f"node-{number}") for number in range(3)]
+    nodes[0].push(b"another")
+    nodes[0].works(nodes[0].pop())
+    nodes[0].push(b"page", fingerprint="a")
+    assert [each.cannot_read(each.pop()) for each in nodes] == [[], [], [b"page"]]
+    for each in nodes:
+        client.zrem(each.keys.key("working"), each.node)
+    reply = nodes[0].idles()
+    assert (reply.next_step, reply.all_set_aside) == (NextStep.CLOSE, 1)
+    assert nodes[0].size.ended_at is not None
+    assert all(client.ttl(nodes[0].keys.key(part)) > 0 for part in ("aside", "seen"))
+    assert result_of(nodes[0].retry()) == 1
+    late = node(client, "late")
+    assert not late.push(b"page", fingerprint="a")
+    taken = late.pop()
+    assert (taken.data, taken.tries) == (b"page", 0)
+    assert late.idles(taken).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+    assert result_of(late.retry()) == 0
+
+
+def test_what_has_failed_can_be_tried_again(client: Redis, one: Node) -> None:
+    one.push(b"page")
+    one.push(b"down", fingerprint="a")
+    page, down = one.pop(), one.pop()
+    one.finishes(down, Outcome.FAILED)
+    reply = one.idles(page)
+    assert (reply.next_step, reply.all_failed, one.size.failed) == (NextStep.CLOSE, 1, 1)
+    assert result_of(one.retry()) == 1
+    late = node(client, "late")
+    assert not late.push(b"down", fingerprint="a")
+    assert late.idles(late.pop()).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+
+
+def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, two: Node) -> None:
+    one.push(b"down", fingerprint="a")
+    one.finishes(one.pop(), Outcome.FAILED)
+    assert one.idles().next_step is NextStep.CLOSE_EMPTY
+    with pytest.raises(NothingFetchedError):
+        two.idles()
+    late = node(client, "late")  # no new run was asked for
+    with pytest.raises(NothingFetchedError):
+        two.works()
+    assert late.push(b"down", fingerprint="a")
+    assert late.idles(late.pop()).next_step is NextStep.CLOSE
+    with pytest.raises(CrawlEndedError):
+        node(client, "later")
+
+
+def test_a_run_that_goes_on_after_nothing_was_fetched_ends_as_any(one: Node, two: Node) -> None:
+    one.push(b"1")
+    one.finishes(one.pop(), Outcome.FAILED)
+    assert one.idles().next_step is NextStep.CLOSE_EMPTY
+    assert one.size.state == "stopped"
+    assert result_of(one.retry()) == 1
+    one.idles(one.pop())
+    assert one.size.state == "ended"
+    with pytest.raises(CrawlEndedError):
+        two.idles()
+
+
+def test_only_what_was_alone_in_hand_is_set_aside(client: Redis, one: Node) -> None:
+    def dies_with(*demands: Demand) -> list[bytes]:
+        dead = node(client, "dead")
+        taken = [each.data for demand in demands for each in dead.takes(demand)]
+        dead.dies()
+        return taken
+
+    plain, alone = Demand(1, 1, suspect=False), Demand(1, 1, alone=True)
+    one.works()
+    for page in (b"a", b"b", b"c"):
+        one.push(page)
+    assert dies_with(plain, plain) == [b"a", b"b"]
+    assert dies_with(Demand(1, 1), plain) == [b"a", b"c"]  # one of them, beside others
+    assert dies_with(Demand(1, 1)) == [b"b"]
+    assert dies_with(Demand(1, 1)) == [b"c"]
+    assert dies_with(Demand(1, 1)) == []
+    one.push(b"d")
+    assert dies_with(alone) == [b"d"]  # first what may be done together
+    assert dies_with(alone) == [b"d"]
+    assert dies_with(alone) == [b"a"]
+    assert dies_with(alone, alone) == [b"b", b"c"]  # the reply to the first was lost
+    assert [one.takes(alone)[0].data for _ in range(3)] == [b"b", b"c", b"d"]
+    assert one.size.set_aside == 1
+
+
+def test_a_leaving_nodes_requests_go_back_to_their_old_place(one: Node, two: Node) -> None:
+    for page in (b"done", b"first", b"second", b"third"):
+        two.push(page, score=5, fingerprint=page.decode())
+    done, first, _ = one.pop(), one.pop(), one.pop()
+    two.push(b"urgent", score=-5)
+    assert two.pop().data == b"urgent"
+    two.push(b"more urgent", score=-10)
+    one.leaves(done)
+    assert not two.push(b"", fingerprint="first")
+    taken = [two.pop() for _ in range(4)]
+    assert [each.data for each in taken] == [b"more urgent", b"first", b"second", b"third"]
+    assert (taken[1], taken[1].tries) == (first, 0)
+
+
+@pytest.mark.parametrize("way", ["leaves", "idles"])
+def test_a_node_gets_one_request_of_a_dead_one(
+    client: Redis, one: Node, two: Node, way: str
+) -> None:
+    dead = node(client, "dead")
+    for page in (b"first", b"second", b"third"):
+        one.push(page, score=5)
+    assert [dead.pop().data, dead.pop().data] == [b"first", b"second"]
+    dead.dies()
+    (suspect,) = one.takes(Demand(3, 3))
+    assert (suspect.data, suspect.tries) == (b"first", 1)
+    (plain,) = one.takes(Demand(3, 3, suspect=False))
+    assert (plain.data, plain.tries) == (b"third", 0)
+    assert one.takes(Demand(3, 3, suspect=False)) == []
+    assert two.pop().data == b"second"
+    getattr(one, way)(plain)  # what it gives back of them stays one
+    assert two.takes(Demand(3, 3, suspect=False)) == []
+    assert two.pop() == suspect
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_what_a_silent_node_has_finished_counts(one: Node, two: Node, has_another: bool) -> None:
+    one.push(b"page")
+    taken = one.pop()
+    one.dies()
+    assert one.take() is None  # it loses none to itself
+    other = two.pop() if has_another else two.idles()
+    assert other != taken
+    expired = [result_of(one.sync(working=True)).lease_expired for _ in range(2)]
+    assert expired == [True, False]  # it is told once
+    one.works(taken)
+    assert (two.size.unfinished, two.size.pages) == (0, 1)
+    two.leaves(taken)  # too late
+    assert (one.size.unfinished, one.size.pages) == (0, 1)
+    assert one.take() is None
+
+
+# What a site may have, and what comes from outside ------------------------------------------------
+
+
+def test_a_site_has_so_many_pages_of_all_nodes(client: Redis) -> None:
+    one, two = (node(client, name, max_pages_per_site=3) for name in ("one", "two"))
+    one.fill(a=4, b=1)
+    taken = one.takes(Demand(8, 2))
+    assert [each.site for each in taken] == ["a", "a", "b"]
+    more = two.takes(Demand(8, 8))
+    assert [each.site for each in more] == ["a"]
+    assert two.idles().next_step is NextStep.TAKE_MORE  # what it had, it gives back
+    more = two.takes(Demand(8, 8))
+    two.finishes(more[0], Outcome.NOTHING)
+    more = two.takes(Demand(8, 8))
+    one.works(*taken)
+    two.works(*more)
+    assert two.takes(Demand(8, 8)) == []
+    assert not one.push(b"")
+    assert one.pushes(one.new(site="b"))
+    assert two.idles().next_step is NextStep.TAKE_MORE
+    assert one.idles(one.pop()).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+
+
+def test_what_a_dead_node_had_of_a_sites_pages_goes_to_others(client: Redis) -> None:
+    dead, other = (node(client, name, max_pages_per_site=1) for name in ("dead", "other"))
+    for page in (b"first", b"second"):
+        other.push(page)
+    assert dead.pop().data == b"first"
+    assert other.take() is None
+    dead.dies()
+    (taken,) = other.takes(Demand(1, 1, suspect=False))
+    assert taken.data == b"second"
+
+
+def test_a_crawl_waits_for_more_until_an_operator_ends_it(client: Redis, one: Node) -> None:
+    def idle() -> NextStep:
+        return result_of(one.idle(waits=True)).next_step
+
+    assert idle() is NextStep.WAIT
+    one.push(b"page")
+    assert idle() is NextStep.TAKE_MORE
+    one.works(one.pop())
+    assert idle() is NextStep.WAIT
+    one.push(b"another")
+    page = one.pop()
+    assert result_of(Node(client, "books", "operator").end()) is Ending.LATER
+    one.works(page)
+    assert idle() is NextStep.CLOSE
+    assert result_of(one.end()) is Ending.NO_RUN
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_operator_ends_what_nobody_works_on(client: Redis, one: Node, at_once: bool) -> None:
+    one.push(b"page")
+    if not at_once:
+        one.leaves(one.pop())
+    assert result_of(one.end(at_once)) is Ending.NOW
+    assert crawl_keys(client) == []
+    with pytest.raises(CrawlEndedError):
+        node(client, "late")
+
+
+FILLED: dict[str, Callable[[Any], object]] = {
+    "list": lambda client: client.rpush("starts", "first", "second"),
+    "set": lambda client: client.sadd("starts", "first", "second"),
+    "zset": lambda client: client.zadd("starts", {"second": 1, "first": 2}),
+    "stream": lambda client: [client.xadd("starts", {"url": url}) for url in ("first", "second")],
+}
+
+
+@pytest.mark.parametrize("kind", FILLED)
+def test_start_requests_of_users_are_taken_once(client: Redis, one: Node, kind: str) -> None:
+    def take(node: Node, most: int) -> list[tuple[bytes, bytes]]:
+        return result_of(node.take_starts("starts", most))
+
+    FILLED[kind](client)
+    dead = node(client, "dead")
+    ((claim, text),) = take(dead, 1)
+    assert take(dead, 1) == [(claim, text)], "the reply may have been lost"
+    assert take(one, 0) == []
+    dead.dies()
+    assert take(one, 1) == [(claim, text)]
+    _, (another, other_text) = take(one, 2)
+    assert {text, other_text} >= {b"first", b"second"} or kind in ("set", "stream")
+    assert client.exists("starts") == (kind == "stream")
+    assert client.type("starts") != b"stream" or client.xlen("starts") == 0
+    new = [NewRequest(PLACES.new_place("a", 0), text, claim=claim), given_up(another)]
+    assert one.pushes(*new, *new) == [True] * 4
+    late = NewRequest(PLACES.new_place("a", 0), text, claim=claim)
+    assert dead.pushes(late) == [True]
+    assert (one.queued, client.exists(one.keys.key("claims"))) == (1, 0)
+
+
+def test_what_the_nodes_have_counted_is_summed(client: Redis, one: Node, two: Node) -> None:
+    one.push(b"page")
+    result_of(one.sync(stats={"item_scraped_count": 5}))
+    result_of(one.sync(stats={"item_scraped_count": 7, "a/b": 1}))
+    assert one.idles(one.pop()).next_step is NextStep.CLOSE
+    result_of(two.leave(stats={"item_scraped_count": 1}))
+    assert result_of(one.stats()) == {"a/b": 1, "item_scraped_count": 8}
+    assert client.ttl(one.keys.key("stats")) > 0
+    node_of_next = Node(client, "books", "next")
+    node_of_next.joins(new_run=True)
+    assert result_of(node_of_next.stats()) == {}
+
+
+# Which crawl ------------------------------------------------------------------------------------
+
+
+def test_nodes_that_do_not_fit_do_not_join(client: Redis) -> None:
+    one, two = (Node(client, "books", name) for name in ("one", "two"))
+    identity = {"spider": "books", "start_urls": "a"}
+    result_of(one.join(identity))
+    before = dump(client)
+    with pytest.raises(OtherCrawlError) as refused:
+        result_of(two.join({**identity, "start_urls": "b"}))
+    assert refused.value.identity == identity
+    assert dump(client) == before
+    result_of(two.join(dict(reversed(identity.items()))))
+    one.drops()
+    result_of(two.join({"spider": "another"}, new_run=True))
+
+
+def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:
+    names = ["50%s %(spider)s", "{a}:b", "line\nbreak", "🕸", "", "x" * 10_000, "\udcff"]
+    for name in names:
+        node(client, "one", crawl=name).push(name.encode(errors="surrogateescape"))
+    for name in names:
+        one = node(client, "one", crawl=name)
+        taken = one.pop()
+        assert taken.data == name.encode(errors="surrogateescape")
+        assert one.idles(taken).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []

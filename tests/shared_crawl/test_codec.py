@@ -1,0 +1,220 @@
+"""Requests as they are stored: what comes back, and what cannot be stored."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import pytest
+from scrapy import Field, FormRequest, Item, Request, Spider
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.http import Response
+from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.test import get_crawler
+
+from shared_crawl.codec import Codec
+from shared_crawl.engine import CrawlEngine
+from shared_crawl.serializers import SERIALIZERS
+from shared_crawl.settings import CrawlSettings
+
+
+class Books(Spider):
+    name = "books"
+
+    def parse_book(self, response: Response) -> None: ...
+
+
+class ByPath:
+    """A fingerprinter that knows no hosts."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.partition("//")[2].partition("/")[2].encode()
+
+
+def codec(serializer: str = "json", **settings: Any) -> Codec:
+    crawler = get_crawler(Books, settings)
+    ours = CrawlSettings("redis://unused", serializer=serializer)
+    return Codec(crawler._create_spider(), CrawlEngine(crawler), ours)
+
+
+@pytest.mark.parametrize("serializer", SERIALIZERS)
+def test_what_comes_back_is_the_request(serializer: str) -> None:
+    books = codec(serializer)
+    request = FormRequest(
+        "http://a/b?c=\xe9",
+        method="POST",
+        callback=getattr(books._spider, "parse_book"),  # noqa: B009 - the class says Spider
+        formdata={"d": "e"},
+        headers={"X": ["1", "\xff"]},
+        cookies={"f": "g"},
+        meta={"depth": 2, "tags": ["h", None, 1.5, {"i": True}]},
+        cb_kwargs={"j": "k"},
+        priority=3,
+        dont_filter=True,
+        flags=["l"],
+    )
+    back = books.decode(books.encode(b"place", request).data)
+    assert type(back) is FormRequest
+    assert back.to_dict(spider=books._spider) == request.to_dict(spider=books._spider)
+    assert back.callback == request.callback
+
+
+def test_json_runs_no_code() -> None:
+    data = codec("pickle").encode(b"", Request("http://a/")).data
+    with pytest.raises(ValueError, match=r"utf-8|Expecting value"):
+        codec("json").decode(data)
+
+
+class Book(Item):
+    title = Field()
+    pages = Field()
+
+
+@dataclass
+class Author:
+    name: str
+    born: date | None = None
+    books: list[Book] = field(default_factory=list)
+    key: str = field(default="", init=False)
+
+
+class Kind(StrEnum):
+    NOVEL = "novel"
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+VALUES = [
+    *((1, 2), {1: "2", None: {"=": 3}}, {"=": 4}, {1, 2}, frozenset("a"), b"\xff", Decimal("1.50")),
+    *(
+        datetime(2026, 11, 24, 12, tzinfo=UTC),
+        datetime(2026, 10, 25, 2, tzinfo=BERLIN, fold=1),
+        date(2026, 11, 24),
+        time(12, 5),
+        timedelta(1, 2, 3),
+    ),
+    *(OrderedDict(b=1, a=2), Book(title="t", pages=(1, [b"2"])), Author("n", books=[Book()])),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_what_meta_may_hold_comes_back_as_it_was(value: Any) -> None:
+    books = codec()
+    request = Request("http://a/", meta={"value": [value]}, cb_kwargs={"value": {"in": value}})
+    back = books.decode(books.encode(b"", request).data)
+    for (found,) in (back.meta["value"], back.cb_kwargs["value"].values()):
+        assert (type(found), found) == (type(value), value)
+        if isinstance(value, OrderedDict):
+            assert list(found) == list(value)
+        if isinstance(value, datetime):
+            assert (found.tzinfo, found.fold) == (value.tzinfo, value.fold)
+
+
+def test_a_value_of_a_subclass_comes_back_as_a_plain_one() -> None:
+    books = codec()
+    back = books.decode(books.encode(b"", Request("http://a/", meta={"kind": Kind.NOVEL})).data)
+    assert (type(back.meta["kind"]), back.meta["kind"]) == (str, "novel")
+
+
+class Point(NamedTuple):
+    x: int
+
+
+def local_item() -> object:
+    class Local(Item):
+        pass
+
+    return Local()
+
+
+REFUSED = {"object": object(), "tuple": Point(1), "function": open, "item": local_item()}
+
+
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
+def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError):
+        codec().encode(b"", Request("http://a/", meta={"value": value}))
+
+
+class Search(Request):
+    """A request with an attribute of its own, which Scrapy does not store."""
+
+    def __init__(self, url: str, term: str = "", **fields: Any) -> None:
+        super().__init__(url, **fields)
+        self.term = term
+
+
+class Page(Request):
+    """A request that is made in a way of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"http://a/{number}")
+
+
+@pytest.mark.parametrize("request_", [Search("http://a/", "b"), Page(1)], ids=["lost", "other"])
+def test_a_class_of_requests_that_would_not_come_back_is_refused(request_: Request) -> None:
+    with pytest.raises(TypeError, match=r"'term' is not among|unexpected keyword"):
+        codec().encode(b"", request_)
+    assert codec().decode(codec().encode(b"", Search("http://a/")).data).url == "http://a/"
+
+
+OTHERS = ("scrapy.http:Request", "os:system", "tests.shared_crawl.test_codec:Kind")
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_json_makes_no_other_objects_than_items_of_the_project(path: str) -> None:
+    books = codec()
+    data = books.encode(b"", Request("http://a/", meta={"value": Book()})).data
+    ours = b"tests.shared_crawl.test_codec:Book"
+    assert ours in data
+    with pytest.raises(TypeError, match=re.escape(path)):
+        books.decode(data.replace(ours, path.encode()))
+
+
+def test_duplicates_are_what_scrapy_takes_for_them() -> None:
+    own = codec(REQUEST_FINGERPRINTER_CLASS=ByPath)
+    urls = ("http://a/1", "http://b/1", "http://b/2")
+    assert [own.encode(b"", Request(url)).fingerprint for url in urls] == [b"1", b"1", b"2"]
+
+
+def test_the_class_of_a_filter_counts_if_it_is_scrapy_s(caplog: pytest.LogCaptureFixture) -> None:
+    nothing = codec(DUPEFILTER_CLASS=BaseDupeFilter)
+    assert nothing.encode(b"", Request("http://a/")).fingerprint == b""
+    assert nothing.encode(b"", Request("http://a/"), is_start=True).of_run
+    assert not caplog.messages
+    assert codec(DUPEFILTER_CLASS=OwnFilter).encode(b"", Request("http://a/")).fingerprint
+    assert ["DUPEFILTER_CLASS" in line for line in caplog.messages] == [True]
+
+
+class OwnFilter(RFPDupeFilter):
+    """One of a project's own."""
+
+
+OWN_JAR = {"meta": {"cookiejar": "s"}}
+
+
+@pytest.mark.parametrize("begins", [{"method": "POST"}, {"cookies": {"id": "7"}}, OWN_JAR, {}])
+def test_a_session_that_the_spider_begins_is_all_nodes_s(begins: dict[str, Any]) -> None:
+    (one, here), (other, there) = ((each, cookies_of(each)) for each in (codec(), codec()))
+    login = one.decode(one.encode(b"", Request("http://www.a.test/login", **begins)).data)
+    here.process_request(login)
+    here.process_response(login, Response(login.url, headers={"Set-Cookie": "id=7; Path=/"}))
+    for url, is_of_session in {"http://www.a.test/in": True, "http://b.test/": False}.items():
+        link = Request(url, meta=begins.get("meta"))
+        request = other.decode(one.encode(b"", link).data)
+        there.process_request(request)
+        expected = b"id=7" if begins and is_of_session else None
+        assert request.headers.get("Cookie") == expected
+
+
+def cookies_of(books: Codec) -> CookiesMiddleware:
+    crawler = books._spider.crawler
+    middleware = build_from_crawler(CookiesMiddleware, crawler)
+    crawler.get_downloader_middleware = lambda _: middleware  # type: ignore[assignment, method-assign, return-value]
+    return middleware

@@ -1,0 +1,155 @@
+"""`scrapy frontier`, as people type it; and Scrapy's own commands beside the shared scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from redis import Redis
+
+from shared_crawl.client import NextStep
+from tests.crawler.conftest import Scrapy, serving
+from tests.support.cli import Ran, semaphore
+from tests.support.servers import RedisServer
+from tests.support.shared_crawl import node, result_of
+
+
+def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, str]:
+    """The exit status of `scrapy ...` in the project `crawler`, and its output."""
+    process = Scrapy(directory, 0, arguments, server.url)
+    return process.wait(), process.log
+
+
+def ran(server: RedisServer, *words: str) -> Ran:
+    """`scrapy frontier ...`, in a thread: this one has a loop that runs."""
+    command = semaphore(server, *words, command="frontier")
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(asyncio.run, command).result()
+
+
+def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Path) -> None:
+    none = f"There is no shared crawl at {server.url}, prefix 'crawl'.\n"
+    assert ran(server, "status") == (0, none, "")
+    one, two = node(client, "one", crawl="books"), node(client, "two", crawl="music")
+    one.push(b"a", fingerprint="a")
+    one.push(b"b", fingerprint="b")
+    two.push(b"done")
+    two.works(two.pop())
+    two.push(b"c")
+    for _ in range(3):
+        two.cannot_read(two.pop())
+    assert two.idles().next_step is NextStep.CLOSE
+    one.pop()
+    # Keys that are not ours hide no crawl.
+    client.set("{crawl:text}:run", "1", ex=60)
+    client.hset("{crawl:text elsewhere}:run", "id", "1")
+    client.set("{crawl:text elsewhere}:queue", "1")
+    client.hset("{crawl:no number}:run", mapping={"id": "1", "pages": "many"})
+    client.hset(b"{crawl:\xff}:run", "id", "1")
+    status, shown = typed(server, tmp_path, "frontier", "status")
+    assert status == 0
+    assert [line.split() for line in shown.splitlines()[1:]] == [
+        ["books", "running", "1", "1", "1", "1", "0", "0", "2", "0"],
+        ["music", "ended", *"00001001"],
+    ]
+    assert ran(server, "retry", "music") == (0, "music: 1 request is queued again.\n", "")
+    assert ran(server, "drop", "books") == (0, "books is dropped.\n", "")
+    assert two.size.queued == 1
+    told = ran(server, "status", "nothing")
+    assert told == (4, "", "scrapy frontier: there is no crawl 'nothing'\n")
+
+
+def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis) -> None:
+    one = node(client, "one", crawl="books")
+    for each, number in ((one, 1200), (node(client, "two", crawl="books"), 34)):
+        result_of(each.sync(stats={"item_scraped_count": number}))
+    told = ran(server, "status", "books")
+    assert told.lines[-2:] == ["books, all nodes together:", "  item_scraped_count         1,234"]
+    (told,) = json.loads(ran(server, "status", "--json").out)
+    assert (told["name"], told["state"], told["nodes"]) == ("books", "running", 2)
+    assert told["stats"] == {"item_scraped_count": 1234}
+
+
+def test_requests_are_added_from_wherever_they_are(
+    server: RedisServer, client: Redis, tmp_path: Path
+) -> None:
+    asked = ["https://a.example/1", '{"url": "https://a.example/2", "priority": 7}']
+    assert ran(server, "add", "site", *asked) == (0, "site: 2 requests queued.\n", "")
+    file = tmp_path / "urls"
+    file.write_text("\ufeff# pages\nhttps://a.example/1\n\n  # more\nhttps://a.example/3\n")
+    said = "site: 1 request queued; 1 were queued before.\n"
+    assert ran(server, "add", "site", "-f", str(file)) == (0, said, "")
+    one = node(client, "one", crawl="site")
+    urls = [json.loads(one.pop().data)["url"] for _ in range(3)]
+    assert urls == [f"https://a.example/{page}" for page in (2, 1, 3)]
+    wrong = tmp_path / "wrong"
+    wrong.write_text("# pages\n\na\n")
+    for words, said in (
+        (["-f", str(wrong)], "line 3: 'a': Missing scheme"),
+        (["a"], "line 1: 'a': Missing scheme in request url: a"),
+        (['"https://a.example/"'], "line 1: '\"https://a.example/\"': no scheme or no host in"),
+        (["https://"], "line 1: 'https://': no scheme or no host in request url: https://"),
+        (['{"meta": {}}'], "line 1: '{\"meta\": {}}' has no url"),
+        (['{"url": "https://a/", "x": 1}'], "line 1: 'x' is none of url, method, "),
+        (['{"url": "https://a/", "priority": "x"}'], "line 1: priority = 'x': allowed is int"),
+        (["https://a.example/4", "-f", str(file)], "give URLs or -f FILE, not both"),
+        (["-f", "none"], "none: No such file"),
+    ):
+        told = ran(server, "add", "site", *words)
+        assert (told.status, told.out) == (2, "")
+        assert told.err.startswith(f"scrapy frontier: {said}")
+    assert ran(server, "end", "site", "--now").status == 0
+    told = ran(server, "add", "site", "https://a.example/")
+    assert told.status == 2
+    assert "has ended; begin it anew with -s CRAWL_RUN=new" in told.err
+    told = ran(server, "add", "site", "https://a.example/", "-s", "CRAWL_RUN=new")
+    assert told == (0, "site: 1 request queued.\n", "")
+
+
+def test_a_crawl_is_ended(server: RedisServer, client: Redis) -> None:
+    one = node(client, "one", crawl="books")
+    one.push(b"page")
+    said = "books ends when all that is queued is done.\n"
+    assert ran(server, "end", "books") == (0, said, "")
+    assert ran(server, "end", "books", "--now") == (0, "books has ended.\n", "")
+    said = "scrapy frontier: no run of 'books' is under way\n"
+    assert ran(server, "end", "books") == (4, "", said)
+
+
+def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -> None:
+    name, shown = "a\x1b[2J\n\udcff", r"a\x1b[2J\n\udcff"
+    node(client, "one", crawl=name)
+    said = []
+    for words in (["status"], ["status", name], ["retry", name], ["drop", name]):
+        told = ran(server, *words)
+        assert told.status == 0
+        said += told.lines
+    assert [line.split()[0] for line in said] == [*("crawl", shown) * 2, f"{shown}:", shown]
+    told = ran(server, "drop", f"{name}s")
+    assert told == (4, "", f"scrapy frontier: there is no crawl '{shown}s'\n")
+
+
+def test_a_mistake_is_named_in_one_line(server: RedisServer) -> None:
+    said = "scrapy frontier: unexpected 'b'; see scrapy frontier retry -h\n"
+    assert ran(server, "retry", "a", "b", "c") == (2, "", said)
+    said = "scrapy frontier: NAME is empty: allowed is the name of a crawl\n"
+    for words in (["add", "", "https://a.example/"], ["end", ""], ["status", ""]):
+        assert ran(server, *words) == (2, "", said)
+    told = ran(server, "add", "a", "https://a.example/", "-s", "CRAWL_SERIALIZER=yaml")
+    said = "scrapy frontier: CRAWL_SERIALIZER = 'yaml': allowed is 'json' or 'pickle'\n"
+    assert told == (2, "", said)
+
+
+def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_path: Path) -> None:
+    with serving(pages=3) as site:
+        for command, printed in (
+            ("fetch --nolog URL", "<title>Page 0</title>"),
+            ("parse --nolog --spider=site -a url=URL --noitems URL", "/page/1>"),
+            ("shell --nolog URL -c print(response.status,response.url)", "200 URL"),
+        ):
+            status, shown = typed(server, tmp_path, *command.replace("URL", site.url).split())
+            assert status == 0
+            assert printed.replace("URL", site.url) in shown
+    assert list(client.scan_iter("{crawl:*")) == []

@@ -1,0 +1,334 @@
+"""What a node sends next, and what replies change: without a loop or a server."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.squeues import FifoMemoryQueue
+from scrapy.utils.test import get_crawler
+
+from shared_crawl.client import IdleReply, NextStep, Queued, SyncReply, TakenRequest, WrongTypeError
+from shared_crawl.engine import CrawlEngine
+from shared_crawl.keys import Places
+from shared_crawl.node_state import CrawlCall, IdleCall, NodeState, StartsCall, SyncCall
+from shared_crawl.settings import CrawlSettings
+from tests.shared_crawl.node import SitesQueue, urls
+
+LEASE_S = 9.0
+
+
+class Engine:
+    """As much of the crawl's engine as a node's state uses."""
+
+    def __init__(self) -> None:
+        self.in_progress: set[Request] = set()
+        self.wakes = 0
+        self.dropped: list[str] = []
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def send_request_dropped(self, request: Request) -> None:
+        self.dropped.append(request.url)
+
+
+class Node:
+    """A node's state, and a server that replies as the test says."""
+
+    def __init__(self, **settings: Any) -> None:
+        ours = {"SCHEDULER_PRIORITY_QUEUE": SitesQueue, "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue}
+        crawler = get_crawler(Spider, ours)
+        crawler.spider = crawler._create_spider("books")
+        self.engine = Engine()
+        self.misfits: list[Exception] = []
+        crawl = CrawlSettings("redis://unused", "books", lease=LEASE_S, **settings)
+        self.state = NodeState(
+            crawl, crawler, cast("CrawlEngine", self.engine), self.misfits.append
+        )
+        self.state.begin()
+        self.now = 100.0
+        self.exchange()
+
+    def enqueue(self, *urls: str) -> None:
+        for url in urls:
+            self.state.enqueue(Request(url))
+
+    def call(self) -> CrawlCall | None:
+        return self.state.next_call(self.now)
+
+    def syncs(self) -> SyncCall:
+        call = self.call()
+        assert isinstance(call, SyncCall)
+        return call
+
+    def idles(self) -> CrawlCall | None:
+        self.state.on_idle()
+        return self.call()
+
+    def reply(self, call: CrawlCall | None, reply: Any) -> None:
+        assert call is not None
+        self.state.on_reply(call, reply, self.now)
+
+    def exchange(self, *taken: TakenRequest, **fields: Any) -> SyncCall:
+        """One call of `sync`, and the reply to it."""
+        call = self.syncs()
+        queued = [Queued.YES] * len(call.new)
+        replied = {"queued": queued, "lease_expired": False, "set_aside": [], **fields}
+        self.reply(call, SyncReply(taken=list(taken), **replied))
+        return call
+
+    def asks(self) -> Request | None:
+        """The engine asks for a request, and begins with it."""
+        request = self.state.next_request()
+        if request is not None:
+            self.engine.in_progress.add(request)
+        return request
+
+    def taken(self, url: str) -> TakenRequest:
+        data = self.state.codec.encode(b"", Request(url)).data
+        return TakenRequest(Places().new_place(url.split("/")[2], 0), data)
+
+    def begins(self, *urls: str) -> list[Request]:
+        """Take these requests, and begin with all of them."""
+        assert self.asks() is None
+        self.exchange(*map(self.taken, urls))
+        begun = [self.asks() for _ in urls]
+        assert None not in begun
+        return [request for request in begun if request is not None]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_without_news_the_next_call_renews_the_lease(node: Node) -> None:
+    assert node.call() is None
+    assert node.now < node.state.call_at <= node.now + LEASE_S / 2
+    node.now = node.state.call_at
+    assert node.exchange().working
+    assert node.call() is None
+
+
+def test_a_page_is_finished_only_in_the_call_that_brings_the_last_of_its_links(node: Node) -> None:
+    node.begins("http://a/")
+    node.enqueue(*urls("a", 40))
+    node.state.on_timeout(node.syncs())
+    node.engine.in_progress.clear()
+    calls = [node.exchange(), node.exchange()]
+    assert [len(call.new) for call in calls] == [20, 20]
+    assert [len(call.finished) for call in calls] == [0, 1]
+    assert not node.state.finished()
+
+
+def test_without_a_reply_the_same_call_is_made_again(node: Node) -> None:
+    node.enqueue(*urls("a", 3))
+    assert node.syncs() == node.syncs()
+    assert len(node.exchange().new) == 3
+    assert node.call() is None
+
+
+def test_after_a_timeout_a_call_has_half_as_many_requests_and_then_one_more_each(
+    node: Node,
+) -> None:
+    node.enqueue(*urls("a", 10))
+    node.state.on_timeout(node.syncs())
+    assert node.asks() is None
+    call = node.exchange()
+    assert (len(call.new), call.demand.requests) == (5, 5)
+    assert len(node.syncs().new) == 5
+    node.enqueue(*urls("b", 10))
+    assert len(node.exchange().new) == 6
+
+
+def test_a_server_without_requests_is_asked_again_when_it_notifies(node: Node) -> None:
+    assert node.asks() is None
+    assert node.state.has_pending
+    assert node.exchange().demand.requests
+    assert not node.state.has_pending
+    assert node.asks() is None
+    assert node.call() is None
+    wakes = node.engine.wakes
+    node.state.check_again()
+    assert node.engine.wakes == wakes + 1
+    assert node.exchange().demand.requests
+
+
+def test_a_notification_during_a_call_counts_after_it(node: Node) -> None:
+    assert node.asks() is None
+    call = node.syncs()
+    node.state.check_again()
+    node.reply(call, SyncReply([], [], False, []))
+    assert node.state.has_pending
+    assert node.asks() is None
+    assert node.syncs().demand.requests
+
+
+def test_new_requests_of_its_own_are_asked_for(node: Node) -> None:
+    assert node.asks() is None
+    node.exchange()
+    node.enqueue("http://a/")
+    node.exchange()
+    assert node.state.has_pending
+    assert node.asks() is None
+    assert node.syncs().demand.requests
+
+
+def test_an_idle_node_reports_what_it_has_finished_and_then_waits(node: Node) -> None:
+    node.begins("http://a/")
+    assert not isinstance(node.idles(), IdleCall), "Scrapy still has the page"
+    node.engine.in_progress.clear()
+    call = node.idles()
+    assert isinstance(call, IdleCall)
+    assert len(call.finished) == 1
+    node.reply(call, IdleReply(NextStep.WAIT, 3.0, [], 0))
+    assert node.state.call_at <= node.now + 3.0
+    assert not node.state.finished()
+
+
+def test_an_idle_node_first_sends_its_new_requests(node: Node) -> None:
+    node.enqueue("http://a/")
+    assert isinstance(node.idles(), SyncCall)
+    node.exchange()
+    assert node.call() is None, "by then it may have more to do"
+    assert isinstance(node.idles(), IdleCall)
+
+
+def test_when_its_time_to_wait_is_over_a_node_asks_again(node: Node) -> None:
+    assert node.asks() is None
+    node.exchange()
+    node.reply(node.idles(), IdleReply(NextStep.WAIT, 1.0, [], 0))
+    node.now += 1.0
+    node.state.begin_turn(node.now)
+    assert node.state.has_work.is_set()
+    assert node.exchange().demand.requests
+
+
+@pytest.mark.parametrize(
+    ("step", "missing", "has_failed"),
+    [
+        (NextStep.CLOSE, {}, False),
+        (NextStep.CLOSE, {"all_failed": 1}, False),
+        (NextStep.CLOSE, {"all_set_aside": 1}, True),
+        (NextStep.CLOSE_EMPTY, {}, True),
+    ],
+)
+def test_the_last_idle_node_ends_the_crawl(
+    node: Node, step: NextStep, missing: dict[str, int], has_failed: bool
+) -> None:
+    """It has failed without pages, or with requests that were set aside."""
+    node.reply(node.idles(), IdleReply(step, 0.0, [], 0, **missing))
+    assert node.state.end.has_come
+    assert node.state.end.has_failed == has_failed
+    assert not node.state.has_pending
+
+
+def test_requests_that_are_not_sent_by_the_end_are_dropped(node: Node) -> None:
+    node.enqueue("http://a/")
+    node.state.end_crawl()
+    assert node.engine.dropped == ["http://a/"]
+    assert not node.state.end.has_failed, "the node was at work"
+    assert node.call() is None
+
+
+def test_start_requests_of_users_come_before_the_end() -> None:
+    node = Node(start_key="starts")
+    call = node.idles()
+    assert isinstance(call, StartsCall)
+    node.reply(call, [(b"1", b"http://a/"), (b"2", b"no URL")])
+    sent = node.exchange()
+    assert [new.claim for new in sent.new] == [b"1", b"2"]
+    assert [bool(new.place) for new in sent.new] == [True, False], "the second is given up"
+    call = node.idles()
+    assert isinstance(call, StartsCall)
+    node.reply(call, [])
+    assert isinstance(node.call(), IdleCall)
+
+
+def test_a_key_of_another_type_ends_the_node_and_does_not_stop_it() -> None:
+    node = Node(start_key="starts")
+    assert isinstance(node.idles(), StartsCall)
+    node.state.on_wrong_type(WrongTypeError("string"))
+    assert len(node.misfits) == 1
+    assert isinstance(node.call(), IdleCall)
+
+
+def test_an_unreadable_request_goes_back_and_ends_the_node(node: Node) -> None:
+    assert node.asks() is None
+    unreadable = TakenRequest(b"place", b"no JSON")
+    node.exchange(unreadable, node.taken("http://a/"))
+    assert len(node.misfits) == 1
+    assert node.state.has_unsent
+    assert node.exchange().unreadable == (b"place",)
+    assert not node.state.has_unsent
+    assert node.asks() is not None
+
+
+def test_duplicates_and_requests_over_a_site_s_budget_are_dropped(node: Node) -> None:
+    node.enqueue(*urls("a", 3))
+    node.exchange(queued=[Queued.DUPLICATE, Queued.YES, Queued.OVER_BUDGET])
+    assert node.engine.dropped == ["http://a/0", "http://a/2"]
+
+
+def test_a_node_whose_lease_has_expired_keeps_only_what_it_has_begun(node: Node) -> None:
+    assert node.asks() is None
+    node.exchange(*map(node.taken, urls("a", 3)))
+    assert node.asks() is not None
+    node.enqueue("http://b/")
+    node.exchange(lease_expired=True)
+    assert node.asks() is None
+    node.engine.in_progress.clear()
+    assert len(node.state.finished()) == 1
+
+
+def test_a_promoted_server_is_sent_recent_requests_again(node: Node) -> None:
+    node.enqueue("http://a/")
+    sent = node.exchange().new
+    node.state.outbox.on_same_server()
+    node.state.on_promoted_server()
+    assert node.exchange().new == sent
+    node.state.outbox.on_same_server()
+    node.state.outbox.on_same_server()
+    node.state.on_promoted_server()
+    assert node.call() is None, "a server that was looked at twice since has them"
+
+
+def test_a_new_run_is_given_the_requests_of_the_lost_one(node: Node) -> None:
+    node.begins("http://a/", "http://b/")
+    node.state.begin_anew()
+    assert len(node.syncs().new) == 2
+    assert not node.state.prefetch.has_suspect
+
+
+def test_a_node_that_leaves_takes_nothing(node: Node) -> None:
+    assert node.asks() is None
+    assert node.state.prefetch.wants_more
+    node.state.on_idle()
+    node.state.leave()
+    assert node.call() is None
+
+
+def test_numbers_are_sent_once_an_interval_if_they_have_changed(node: Node) -> None:
+    stats = node.state._stats
+    stats.inc_value("item_scraped_count")
+    stats.inc_value("scheduler/of_no_sum")
+    node.enqueue("http://a/")
+    assert node.exchange().stats == {}
+    node.now += LEASE_S
+    assert node.exchange().stats == {"item_scraped_count": 1}
+    node.now += LEASE_S
+    assert node.exchange().stats == {}
+
+
+def test_a_server_without_the_numbers_is_sent_them_again(node: Node) -> None:
+    node.state._stats.inc_value("item_scraped_count")
+    node.now += LEASE_S
+    assert node.exchange().stats == {"item_scraped_count": 1}
+    for lost in (node.state.on_promoted_server, node.state.begin_anew):
+        node.enqueue("http://a/")
+        assert node.exchange().stats == {}
+        lost()
+        node.enqueue("http://a/")
+        assert node.exchange().stats == {"item_scraped_count": 1}

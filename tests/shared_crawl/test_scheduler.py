@@ -1,0 +1,688 @@
+"""What the scheduler sends to the server, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
+from twisted.python.failure import Failure
+
+from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.redis import link
+from semaphore_middleware.redis.connection import CallTimeoutError
+from semaphore_middleware.redis.link import Link
+from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
+from shared_crawl import node_state, outbox, session
+from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
+from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
+from tests.support.nodes import calls_of, eventually
+from tests.support.servers import RedisServer
+from tests.support.shared_crawl import crawl_keys, result_of
+
+Logged = pytest.LogCaptureFixture
+Patch = pytest.MonkeyPatch
+
+
+# Finished, and only then ----------------------------------------------------------------------
+
+
+async def test_a_page_counts_whatever_request_its_response_names(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/page", "http://a/moved", "http://a/failed")
+        page, moved, failed = [await node.start() for _ in range(3)]
+        other = page.replace(headers={"X": "1"})
+        node.fetch(page, Response(page.url, request=other))
+        node.fetch(moved, other)
+        node.finish(page, moved, failed)
+        assert node.start_now() is None
+        await node.has_unfinished(0)
+        assert client.hget(node.key("run"), "pages") == b"1"
+
+
+async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue(*urls("a", 3))
+        await node.has_unfinished(3)
+        dead = node.other()
+        while dead.takes(Demand(8, 8)):
+            pass
+        dead.dies()
+        for left in (3, 2, 1):
+            suspect = await node.start()
+            await node.finds_nothing()
+            assert (node.taken, node.unfinished) == (1, left)
+            node.finish(suspect)
+        await node.idles()
+
+
+async def test_what_two_nodes_have_died_with_is_done_alone(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/")
+        await node.has_unfinished(1)
+        for dead in (node.other(), node.other()):
+            assert len(dead.takes(Demand(1, 1))) == 1
+            dead.dies()
+        node.enqueue("http://b/")
+        plain = await node.start()
+        await node.finds_nothing()
+        assert (plain.url, node.taken) == ("http://b/", 1)
+        node.finish(plain)
+        node.scheduler._spider_idle()
+        assert node.scheduler.has_pending_requests()
+        alone = await node.start()
+        node.enqueue("http://b/more")
+        await node.has_unfinished(2)
+        assert (alone.url, node.taken) == ("http://a/", 1)
+        node.finish(alone)
+        node.finish(await node.start())
+
+
+# Calls ------------------------------------------------------------------------------------------
+
+
+async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: Patch) -> None:
+    calls = watch_calls(monkeypatch)
+    async with joined(client) as node:
+        node.enqueue(*urls("a", 300))
+        await node.start()
+        encoded = node.state.codec.encode(b"", Request("http://b/0"))
+        monkeypatch.setattr(outbox, "MAX_NEW_BYTES", 2 * len(encoded.data))
+        node.enqueue(*urls("b", 5))
+        node.enqueue("http://b/large", body=b"x" * outbox.MAX_NEW_BYTES)
+        await node.has_unfinished(306)
+        assert [call.new for call in calls if call.new] == [300, 2, 2, 1, 1]
+
+
+async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch) -> None:
+    def slow(call: Call) -> None:
+        if max(call.new, call.demand.requests) > 2:
+            raise CallTimeoutError
+
+    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.0)
+    calls = watch_calls(monkeypatch, slow)
+    async with joined(client) as node:
+        node.enqueue(*urls("a", 10))
+        await eventually(lambda: len(calls) > 5)
+        assert [call.new for call in calls[:5]] == [10, 5, 2, 3, 1]
+        await node.has_unfinished(10)
+        calls.clear()
+        node.start_now()
+        await eventually(lambda: calls)
+        assert 0 < calls[0].demand.requests < 10
+        assert len({(await node.start()).url for _ in range(9)}) == 9
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_over_a_new_connection_the_server_is_looked_at_first(
+    client: Redis, monkeypatch: Patch, ends: bool
+) -> None:
+    looks = calls_of(monkeypatch, Link, "look")
+    seen: list[int] = []
+    calls = watch_calls(monkeypatch, lambda _: seen.append(len(looks)))
+    calls_of(monkeypatch, CrawlClient, "leave", lambda: seen.append(len(looks)))
+    async with joined(client) as node:
+        node.enqueue("http://a/")
+        await eventually(lambda: node.state.outbox._sent)
+        sent = list(node.state.outbox._sent)
+        if ends:  # else it looks by itself, should it have the time
+            assert node.session._task is not None
+            node.session._task.cancel()
+            await asyncio.wait({node.session._task})
+        await node.scheduler.client.link.close()
+        looks.clear()
+        seen.clear()
+        calls.clear()
+        if not ends:
+            node.enqueue("http://b/")
+            await eventually(lambda: calls)
+            await eventually(lambda: len(node.state.outbox._sent) > 1)
+            assert node.state.outbox._sent[:1] == sent, "it is sent again if that one lacks it"
+    assert set(seen) == {1}
+
+
+async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None:
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://a/", "http://b/")
+        await node.has_unfinished(2)
+        client.delete(*(node.key(part) for part in ("queue", "requests", "seen", "sites", "taken")))
+        node.session._life = "that of the server before"
+        node.state.check_again()
+        await node.has_unfinished(2)
+        assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
+        assert node.dropped == []
+
+
+async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
+    client: Redis, caplog: Logged, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
+    async with joined(client) as node:
+        await node.finds_nothing()
+        failures = 0
+
+        async def fail(*_: Any) -> Any:
+            nonlocal failures
+            failures += 1
+            raise ServerUnreachableError("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CrawlClient, "idle", fail)
+            node.scheduler._spider_idle()
+            assert node.scheduler.has_pending_requests()
+            await eventually(lambda: failures)
+            await eventually(lambda: failures > 5 or not node.scheduler.client.link.problem)
+            assert node.scheduler.client.link.problem
+            assert caplog.text.count("away. The crawl's requests wait until") == 1
+        await node.idles()
+
+
+async def test_start_requests_let_others_run(client: Redis, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(outbox, "MAX_LOOP_HOLD_S", 0.0)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def start() -> AsyncIterator[str]:
+        for url in urls("a", 500):
+            yield url
+
+    async with joined(client, start=start()) as node:
+        counting = asyncio.create_task(count_turns())
+        async for url in node.engine._start:
+            node.enqueue(url)
+        counting.cancel()
+        assert turns > 450
+        await node.has_unfinished(500)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+async def test_start_requests_wait_for_the_server(
+    client: Redis, server: RedisServer, monkeypatch: Patch, again: bool
+) -> None:
+    async def start() -> AsyncIterator[Request]:
+        await begins.wait()
+        for url in urls("a", 200):
+            yield Request(url)
+
+    async def read() -> None:
+        async for request in node.engine._start:
+            assert node.scheduler.enqueue_request(request)
+            await asyncio.sleep(0)
+
+    for module in (node_state, outbox):
+        monkeypatch.setattr(module, "MAX_NEW_REQUESTS", 20)
+    begins = asyncio.Event()
+    async with joined(client, start=start()) as node:
+        reading = asyncio.create_task(asyncio.sleep(0) if again else read())
+        if again:
+            node.engine.start_again = start
+            client.flushall()
+        node.enqueue("http://b/link")
+        await node.has_unfinished(1)
+        with server.frozen():
+            begins.set()
+            for _ in range(500):
+                await asyncio.sleep(0)
+            assert len(node.state.outbox) == 2 * 20 + 1
+        await reading
+        await node.has_unfinished(201)
+
+
+# A server that is full --------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_full_is_not_said_to_be_away(
+    client: Redis, caplog: Logged, monkeypatch: Patch
+) -> None:
+    looks = calls_of(monkeypatch, Link, "look")
+    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(link, "FIRST_LOG_INTERVAL_S", 0.0)
+    client.config_set("maxmemory", 1)
+    node_joins = joined(client, CRAWL_LEASE=0.2)
+    joining = asyncio.ensure_future(node_joins.__aenter__())
+    await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
+    client.config_set("maxmemory", 0)
+    node = await joining
+    caplog.clear()
+    client.config_set("maxmemory", 1)
+    node.enqueue("http://a/")
+    await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
+    lease_end, begin = node.lease_end, len(looks)
+    await eventually(lambda: len(looks) > begin + 3)
+    assert node.lease_end > lease_end
+    client.config_set("maxmemory", 0)
+    assert await node.start()
+    await node_joins.__aexit__(None, None, None)
+
+
+async def test_a_node_that_leaves_a_full_server_gives_back_what_has_links(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/")
+        page = await node.start()
+        client.config_set("maxmemory", 1)
+        node.enqueue("http://a/link")
+        node.finish(page)
+    client.config_set("maxmemory", 0)
+    assert node.takes_as_other() == ["http://a/"]
+
+
+# A crawl that the server has lost ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ago", "begins"), [(3600, True), (-3600, False)])
+async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it(
+    client: Redis, caplog: Logged, ago: int, begins: bool
+) -> None:
+    async with joined(client) as node:
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/again")
+
+        node.engine.start_again = start
+        client.flushall()
+        ended = round(1000 * (time.time() - ago))
+        client.hset(node.key("run"), mapping={"id": "an older run", "ended": ended})
+        client.expire(node.key("run"), 3600)
+        node.enqueue("http://a/link")
+        await eventually(lambda: node.unfinished == 2 or node.state.end.has_come)
+        assert node.state.end.has_come != begins
+        assert ("starts over" in caplog.text) == begins
+
+
+async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -> None:
+    async with joined(client) as node:
+        goes_on = asyncio.Event()
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/first")
+            await goes_on.wait()
+            yield Request("http://a/last")
+
+        node.engine.start_again = start
+        client.flushall()
+        node.enqueue("http://a/link")
+        await node.has_unfinished(2)
+        before = node.scheduler.restart
+        client.flushall()
+        node.enqueue("http://a/other-link")
+        await eventually(lambda: caplog.text.count("starts over") == 2)
+        restart = node.scheduler.restart
+        assert before is not None
+        assert restart is not None
+        await asyncio.wait({before})
+        assert node.scheduler.restart is restart is not before
+        goes_on.set()
+        await restart
+        await node.has_unfinished(3)
+        assert node.scheduler.restart is None
+
+
+async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> None:
+    async with joined(client) as node:
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/first")
+            raise ValueError("the list of start URLs is gone")
+
+        node.engine.start_again = start
+        client.flushall()
+        node.enqueue("http://a/link")
+        await eventually(lambda: "the list of start URLs is gone" in caplog.text)
+        await eventually(lambda: node.scheduler.restart is None)
+        await node.has_unfinished(2)
+        assert node.closes("finished")
+
+
+async def test_a_node_whose_start_has_failed_does_not_end_the_crawl(client: Redis) -> None:
+    async def start() -> AsyncIterator[Request]:
+        yield Request("http://a/first")
+        raise ValueError("the list of start URLs is gone")
+
+    async with joined(client, start()) as node:
+        with pytest.raises(ValueError, match="is gone"):
+            async for request in node.engine._start:
+                await node.visits(request.url)
+        await node.idles()
+        assert node.closes("start_error")
+    async with joined(client) as other:
+        assert not other.state.end.has_come
+        await other.visits("http://a/second")
+        await other.idles()
+        assert other.state.end.has_come
+
+
+# Leaving ----------------------------------------------------------------------------------------
+
+
+async def test_a_node_fails_only_if_it_closes_before_the_end(client: Redis) -> None:
+    for reason in ("shutdown", "closespider_timeout"):
+        async with joined(client) as node:
+            assert node.closes(reason)
+    async with joined(client) as node:
+        await node.visits("http://a/")
+        await node.idles()
+        assert not node.closes("finished")
+    async with joined(client) as node:
+        assert not node.closes("finished")
+
+
+@pytest.mark.parametrize(
+    ("differs", "fails"),
+    [("CRAWL_VERSION", False), ("spider", True), ("argument shelf", True)],
+)
+async def test_a_node_that_would_crawl_something_else_fails_after_the_end(
+    client: Redis, caplog: Logged, differs: str, fails: bool
+) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/")
+        await node.idles()
+        (identity,) = client.hmget(node.key("run"), "identity")
+        assert isinstance(identity, bytes)
+        ended = json.loads(identity) | {differs: "another"}
+        client.hset(node.key("run"), "identity", json.dumps(ended))
+    async with joined(client) as node:
+        assert not node.scheduler.has_pending_requests()
+        assert (f"{differs} is " in caplog.text) == fails
+        assert ("there is nothing to do" in caplog.text) != fails
+        assert node.closes("finished") == fails
+
+
+async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplog: Logged) -> None:
+    results: list[Response | Failure] = [Failure(TimeoutError())]  # type: ignore[no-untyped-call]
+    results += [Response("http://a/", status=status) for status in (503, 429, 200)]
+    for result in results:
+        caplog.clear()
+        async with joined(client) as node:
+            await node.visits("http://a/", result)
+            await node.idles()
+            fails = result is not results[-1]
+            assert ("has fetched nothing" in caplog.text) == fails
+            assert node.closes("finished") == fails
+
+
+async def test_a_page_whose_robots_txt_cannot_be_read_can_be_tried_again(client: Redis) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/forbidden", Failure(IgnoreRequest()))  # type: ignore[no-untyped-call]
+        await node.visits("http://b/later", Failure(RobotsTxtUnreadableError()))  # type: ignore[no-untyped-call]
+        await node.has_unfinished(0)
+        (kept,) = client.hvals(node.key("failed"))
+        assert isinstance(kept, bytes)
+        assert node.state.codec.decode(kept).url == "http://b/later"
+
+
+async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logged) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/")
+        await node.idles()
+        assert not node.scheduler.enqueue_request(Request("http://a/late"))
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert "CRAWL_WAIT" in caplog.text
+        assert node.stat("scheduler/dropped_after_end") == 1
+        assert node.closes("finished")
+
+
+async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
+    async with joined(client, CRAWL_LEASE=600) as node:  # it works at once, not at the next renewal
+        other = node.other()
+        other.works()
+        await node.finds_nothing()
+        node.scheduler._spider_idle()
+        assert node.scheduler.has_pending_requests()
+        await eventually(lambda: client.zcard(node.key("working")) == 1)
+        node.scheduler._spider_idle()  # another receiver raises DontCloseSpider
+        await eventually(lambda: client.zcard(node.key("working")) == 2)
+        assert other.idles().next_step is NextStep.WAIT
+        await node.visits("http://a/popped")
+        assert not node.state.end.has_come
+
+
+async def test_a_node_that_others_keep_open_ends_with_the_crawl(
+    client: Redis, monkeypatch: Patch
+) -> None:
+    reasons: list[str] = []
+
+    async def close(*, reason: str) -> None:
+        reasons.append(reason)
+
+    async with joined(client) as node:
+        monkeypatch.setattr(node.engine, "close_spider_async", close)
+        await node.finds_nothing()
+        assert result_of(node.other().end(True)) is Ending.NOW
+        node.enqueue("http://a/late")
+        await eventually(lambda: node.state.end.has_come)
+        node.scheduler._spider_idle()
+        assert not node.scheduler.has_pending_requests()  # the engine closes the spider itself
+        await asyncio.sleep(0)
+        assert reasons == []
+        node.scheduler._spider_idle()  # another receiver raises DontCloseSpider
+        await eventually(lambda: reasons == ["finished"])
+
+
+async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(client: Redis) -> None:
+    async def start(*pages: str) -> AsyncIterator[Request]:
+        for page in pages:
+            yield Request(f"http://a/{page}", dont_filter=True)
+
+    async def read(node: DrivenNode) -> None:
+        async for request in node.engine._start:
+            node.scheduler.enqueue_request(request)
+
+    async with joined(client, start=start("1", "2", "1")) as node:
+        await read(node)
+        await node.has_unfinished(3)
+        async with joined(client, start=start("1", "2", "3")) as late:
+            await read(late)
+            await node.has_unfinished(4)
+            await eventually(lambda: len(late.dropped) == 2)
+        node.enqueue("http://a/1")  # a link to it: fetched once more, as by Scrapy
+        await node.has_unfinished(5)
+        async with joined(client, start=start("1"), CRAWL_START_ONCE=False) as each:
+            await read(each)
+            await node.has_unfinished(6)
+
+
+@pytest.mark.parametrize("kind", ["Lifo", "Fifo"])
+async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind: str) -> None:
+    queue = f"scrapy.squeues.{kind}MemoryQueue"
+    async with joined(client, SCHEDULER_MEMORY_QUEUE=queue) as node:
+        for page in urls("a", 4):
+            node.state.outbox._starts.add(start := Request(page))
+            assert node.scheduler.enqueue_request(start)
+        node.enqueue(*urls("b", 4))
+        node.enqueue("http://a/link", "http://a/link/2")
+        await node.has_unfinished(10)
+        taken = [url for _ in range(5) for url in node.takes_as_other()]
+        step = 1 if kind == "Fifo" else -1
+        assert [url for url in taken if "/b/" in url] == urls("b", 4)[::step]
+        links = ["http://a/link", "http://a/link/2"][::step]
+        assert [url for url in taken if "/a/" in url] == [*links, *urls("a", 4)]
+
+
+async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logged) -> None:
+    line = {"url": "http://a/2", "priority": 3, "meta": {"a": [1]}, "callback": "parse"}
+    client.rpush(
+        "starts", "\ufeffhttp://a/1", json.dumps(line), "no URL", '{"callback": "nothing"}'
+    )
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        second, first = await node.start(), await node.start()
+        assert (first.url, first.callback) == ("http://a/1", None)
+        assert (second.url, second.meta["a"], second.priority) == ("http://a/2", [1], 3)
+        assert second.callback == node.scheduler.crawler.spider.parse  # type: ignore[union-attr]
+        await eventually(lambda: node.stat("scheduler/unreadable_starts") == 2)
+        for request in (first, second):
+            node.fetch(request, Response(request.url))
+        node.finish(first, second)
+        await node.idles()
+        assert crawl_keys(client) == []
+    assert "'nothing' is not a method of the spider" in caplog.text
+
+
+async def test_users_fill_a_stream_with_start_requests(client: Redis) -> None:
+    entry = {"url": "http://a/1", "priority": "3", "meta": '{"a": [1]}', "dont_filter": "true"}
+    client.xadd("starts", entry)  # type: ignore[arg-type]
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        request = await node.start()
+        assert (request.url, request.priority, request.meta["a"]) == ("http://a/1", 3, [1])
+        assert request.dont_filter
+
+
+async def test_a_key_of_another_type_ends_the_node_in_one_line(
+    client: Redis, caplog: Logged
+) -> None:
+    client.set("starts", "http://a/1")
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        node.start_now()
+        await eventually(lambda: node.scheduler.failed)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "CRAWL_START_KEY = 'starts'" in line
+    assert line.endswith("of the type string")
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged, is_idle: bool) -> None:
+    async with joined(client, CRAWL_LEASE=0.1) as node:
+        node.enqueue("http://a/1")
+        page = await node.start()
+        other = node.other()
+        blocked = time.monotonic() + 0.3
+        while time.monotonic() < blocked:  # as by a callback
+            pass
+        taken = other.pop()
+        node.fetch(page, Response(page.url))
+        node.finish(page)
+        if is_idle:
+            node.state.on_idle()
+        await eventually(lambda: node.unfinished == 0)
+        await eventually(lambda: "This node was silent for" in caplog.text)
+        other.works(taken)
+        assert other.size.pages == 1
+
+
+async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) -> None:
+    async with joined(client, CRAWL_MAX_PAGE=9, CRAWL_DATE="today"):
+        pass
+    said = [line for line in caplog.messages if "there is no such setting" in line]
+    assert said == ["CRAWL_MAX_PAGE: there is no such setting; did you mean CRAWL_MAX_PAGES?"]
+
+
+async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:
+    """Else what it did is missing in the sums when it is killed."""
+    async with joined(client, CRAWL_LEASE=1) as node, asyncio.timeout(10):
+        stats = node.scheduler.crawler.stats
+        assert stats
+        for number in itertools.count():
+            node.enqueue(f"http://a/{number}")
+            node.finish(await node.start())
+            stats.set_value("item_scraped_count", number)
+            if number > 9 and any(int(value) > 9 for value in client.hvals(node.key("stats"))):
+                break
+
+
+async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) -> None:
+    """Else it would not count as a try: more than three nodes would end for one request."""
+    async with joined(client) as node:
+        node.enqueue("http://a/1")
+        await node.start()
+        (place,) = client.hkeys(node.key("requests"))
+        assert node.session._task
+        assert isinstance(place, bytes)
+        node.session._task.cancel()  # the end comes before it can say so
+        node.state._unreadable.append(place)
+    assert client.zrange(node.key("suspects"), 0, -1, withscores=True) == [(place, 1)]
+
+
+async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis) -> None:
+    closing = Failure(IgnoreRequest("the spider is closing"))  # type: ignore[no-untyped-call]
+    async with joined(client) as node:
+        node.enqueue(*urls("a", 3), "http://a/asks", "http://a/done-later", dont_filter=True)
+        page, waiting, failing, asks, later = [await node.start() for _ in range(5)]
+        waiting.meta["put there by a middleware"] = object()
+        node.fetch(page, Response(page.url))
+        node.finish(page)
+        assert node.start_now() is None
+        await node.has_unfinished(4)
+        node.fetch(asks, Response(asks.url))
+        await node.engine.close_spider_async(reason="finished")
+        robots = Request("http://a/robots.txt")  # it comes from no scheduler, and ends as it does
+        assert node.fetch(Request("http://a/robots.txt"), robots) is robots
+        results = [node.fetch(waiting, waiting.copy()), node.fetch(failing, closing)]
+        assert results == [waiting, failing]
+        assert [node.engine.crawl(request) for request in (waiting, failing)] == [True, True]
+        node.fetch(Request("http://a/image"), closing)  # the callback of `asks` may lack it
+        node.fetch(later, Response(later.url))
+        node.finish(waiting, failing, asks, later)
+    assert node.takes_as_other() == ["http://a/1", "http://a/2", "http://a/asks"]
+
+
+async def test_a_node_leaves_even_if_the_server_does_not_reply(
+    client: Redis, server: RedisServer, caplog: Logged, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(session, "CALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(session, "LONGEST_STOP_S", 0.02)
+    async with joined(client) as node:
+        server.freeze()
+        node.enqueue("http://a/")
+    server.thaw()
+    assert "Cannot leave the crawl" in caplog.text
+
+
+# Filtered, and what cannot be stored ------------------------------------------------------------
+
+
+async def test_duplicates_are_dropped(client: Redis, caplog: Logged) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with joined(client) as node:
+        node.enqueue("http://a/", "http://a/")
+        page = await node.start()
+        await node.finds_nothing()
+        assert node.dropped == ["http://a/"]
+        assert "Filtered duplicate request: <GET http://a/>" in caplog.text
+        node.enqueue("http://a/", dont_filter=True)
+        node.finish(page)
+        assert await node.start()
+        await node.has_unfinished(1)
+        assert client.hget(node.key("seen"), "count") == b"1"
+        assert node.scheduler.crawler.stats.get_value("scheduler/enqueued/redis") == 2
+        assert node.scheduler.crawler.stats.get_value("scheduler/dequeued/redis") == 2
+
+
+async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) -> None:
+    async with joined(client) as node:
+        request = Request("http://a/", callback=print)
+        assert not node.scheduler.enqueue_request(request)
+        (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+        assert record.name == "books"
+        assert record.getMessage().startswith("<GET http://a/> cannot be stored, and is dropped: ")
+        assert record.getMessage().endswith("allowed as callback and errback is a method of it")
+        within_itself: list[Any] = []
+        within_itself.append(within_itself)
+        request = Request("http://a/", meta={"value": within_itself})
+        assert not node.scheduler.enqueue_request(request)
+        assert "meta or cb_kwargs hold lists or dicts too deep in each other" in caplog.text
+        assert node.stat("scheduler/unserializable") == 2
+        assert node.closes("finished")
+        node.enqueue("http://a/next")
+        assert (await node.start()).url == "http://a/next"
+
+
+async def test_without_the_add_on_a_site_is_a_host_and_never_full(client: Redis) -> None:
+    queue = "scrapy.pqueues.ScrapyPriorityQueue"
+    async with joined(client, SCHEDULER_PRIORITY_QUEUE=queue) as node:
+        node.enqueue("http://a:1/", "http://a:2/", "http://b/")
+        await eventually(lambda: node.unfinished == 3)
+        assert client.zrange(node.key("sites"), 0, -1) == [b"a", b"b"]
+        assert {(await node.start()).url for _ in range(3)}

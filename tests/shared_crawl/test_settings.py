@@ -1,0 +1,36 @@
+"""The settings of a shared crawl: what is allowed, and what is not set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from semaphore_middleware.errors import SettingsError
+from shared_crawl.settings import CHECKS, CrawlSettings, checked
+
+WRONG: dict[str, Any] = {
+    "CRAWL_LEASE": "15 s",
+    "CRAWL_MAX_PAGES": -1,
+    "CRAWL_MAX_PAGES_PER_SITE": "many",
+    "CRAWL_PREFIX": "{crawl}",
+    "CRAWL_RECRAWL_AFTER": "a week",
+    "CRAWL_RUN": "again",
+    "CRAWL_SERIALIZER": "xml",
+    "CRAWL_START_ONCE": "maybe",
+    "CRAWL_WAIT": "long",
+    "SEMAPHORE_START_TIMEOUT": 0,
+}
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"CRAWL_START_KEY", "CRAWL_VERSION"}))
+def test_a_wrong_value_is_named_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(SettingsError) as told:
+        checked({name: WRONG[name]})
+    assert str(told.value).startswith(f"{name} = {WRONG[name]!r}: allowed is ")
+
+
+def test_what_is_not_set_has_its_default() -> None:
+    given: dict[str, Any] = dict.fromkeys(CHECKS, "")
+    assert CrawlSettings("redis://a", **checked(given)) == CrawlSettings("redis://a")
+    assert checked(dict.fromkeys(CHECKS)) == {}

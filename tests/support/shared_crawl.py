@@ -1,0 +1,174 @@
+"""A shared crawl as tests see it: a client whose calls block, and the keys on the server."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis
+
+from shared_crawl.client import (
+    CrawlClient,
+    Demand,
+    IdleReply,
+    NewRequest,
+    Outcome,
+    Queued,
+    TakenRequest,
+)
+from shared_crawl.counts import Counts
+from shared_crawl.keys import Places
+from shared_crawl.settings import CrawlSettings
+from tests.support.servers import TIMEOUT_S, RedisServer
+
+PLACES = Places()
+ONE = Demand(requests=1, per_site=1, alone=True)
+Result = TypeVar("Result")
+
+_clients: list[Node] = []
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """A loop in a thread of its own: the test's thread may have one that runs."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
+def result_of(call: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run_coroutine_threadsafe(call, _loop()).result(TIMEOUT_S)
+
+
+@contextmanager
+def looking_at(server: RedisServer) -> Iterator[redis.Redis]:
+    """The test's own connection; at the end those of all blocking clients are closed, too."""
+    with server.client() as client:
+        try:
+            yield client
+        finally:
+            while _clients:
+                result_of(_clients.pop().link.close())
+
+
+class Node(CrawlClient):
+    """A node without Scrapy: each call waits for its reply. `client` is the test's own."""
+
+    def __init__(self, client: redis.Redis, name: str, node: str, **settings: Any) -> None:
+        path = client.connection_pool.connection_kwargs["path"]
+        super().__init__(CrawlSettings(f"unix://{path}", name, node, **settings))
+        self.client = client
+        _clients.append(self)
+
+    def joins(self, new_run: bool = False) -> None:
+        """Join, and have nothing to do yet: unlike an idle node, it leaves the crawl open."""
+        result_of(self.join(new_run=new_run))
+        self.client.zrem(self.keys.key("working"), self.node)
+
+    def new(
+        self, data: bytes = b"", score: float = 0, fingerprint: str = "", site: str = "a"
+    ) -> NewRequest:
+        return NewRequest(PLACES.new_place(site, score), data, fingerprint.encode())
+
+    def pushes(self, *requests: NewRequest) -> list[bool]:
+        return [queued is Queued.YES for queued in result_of(self.sync(requests)).queued]
+
+    def push(self, data: bytes, score: float = 0, fingerprint: str = "") -> bool:
+        (queued,) = self.pushes(self.new(data, score, fingerprint))
+        return queued
+
+    def fill(self, **counts: int) -> None:
+        for site, count in counts.items():
+            self.pushes(*(self.new(site=site) for _ in range(count)))
+
+    def takes(self, demand: Demand, *finished: TakenRequest) -> list[TakenRequest]:
+        return result_of(self.sync(finished=_pages(finished), demand=demand)).taken
+
+    def take(self, *finished: TakenRequest) -> TakenRequest | None:
+        return next(iter(self.takes(ONE, *finished)), None)
+
+    def pop(self, *finished: TakenRequest) -> TakenRequest:
+        taken = self.take(*finished)
+        assert taken is not None
+        return taken
+
+    def cannot_read(self, taken: TakenRequest) -> list[bytes]:
+        """Give it back as unreadable; what is set aside now."""
+        return result_of(self.sync(unreadable=[taken.place])).set_aside
+
+    def finishes(self, taken: TakenRequest, outcome: Outcome) -> None:
+        taken.outcome = outcome
+        result_of(self.sync(finished=[taken]))
+
+    def works(self, *finished: TakenRequest) -> None:
+        result_of(self.sync(finished=_pages(finished), working=True))
+
+    def idles(self, *finished: TakenRequest) -> IdleReply:
+        return result_of(self.idle(_pages(finished)))
+
+    def leaves(self, *finished: TakenRequest) -> None:
+        result_of(self.leave(_pages(finished)))
+
+    def dies(self) -> None:
+        """Let its lease expire."""
+        self.client.zadd(self.keys.key("working"), {self.node: 1})
+
+    def drops(self) -> None:
+        assert result_of(self.drop())
+
+    @property
+    def size(self) -> Counts:
+        return result_of(self.counts())
+
+    @property
+    def queued(self) -> int:
+        return self.client.zcard(self.keys.key("queue"))
+
+    @property
+    def taken(self) -> int:
+        bounds = (f"[{self.node}\0", f"({self.node}\1")
+        return self.client.zlexcount(self.keys.key("taken"), *bounds)
+
+
+def node(
+    client: redis.Redis, name: str, crawl: str = "books", lease: float = 60.0, **settings: Any
+) -> Node:
+    """One that has joined."""
+    shared = Node(client, crawl, name, lease=lease, **settings)
+    shared.joins()
+    return shared
+
+
+async def set_one_aside(server: RedisServer, name: str) -> None:
+    """A crawl that has ended, but for one request that three nodes have failed with."""
+    crawl = CrawlClient(CrawlSettings(server.url, name, "node"))
+    await crawl.join()
+    for site in ("www.example.net", "www.example.org"):
+        await crawl.sync([NewRequest(PLACES.new_place(site, 0), b"data", site.encode())])
+    (page,) = (await crawl.sync(demand=ONE)).taken
+    page.outcome = Outcome.PAGE
+    await crawl.sync(finished=[page])
+    for _ in range(3):
+        (taken,) = (await crawl.sync(demand=ONE)).taken
+        await crawl.sync(unreadable=[taken.place])
+    await crawl.idle()
+    await crawl.link.close()
+
+
+def _pages(finished: tuple[TakenRequest, ...]) -> tuple[TakenRequest, ...]:
+    for taken in finished:
+        taken.outcome = Outcome.PAGE
+    return finished
+
+
+def crawl_keys(client: redis.Redis) -> list[bytes]:
+    """The keys of all crawls, but for those that tell of ended runs, which expire, and stats."""
+    keys = sorted(client.scan_iter("{crawl:*"))
+    ended = {key for key in keys if key.endswith(b":run") and client.hexists(key, "ended")}
+    ended |= {key for key in keys if key.removesuffix(b"stats") + b"run" in ended}
+    assert all(client.ttl(key) > 0 for key in ended)
+    return [key for key in keys if key not in ended and not key.endswith(b":stats")]
