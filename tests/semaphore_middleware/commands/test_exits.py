@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def test_output_without_a_character_is_no_error(monkeypatch: Patch, encoding: st
     ran.settings = Settings()
     monkeypatch.setattr("scrapy.utils.log.configure_logging", lambda _: None)
     verb = Verb("write", lambda *_: sys.stdout.write("limit ∞") and 0)
-    monkeypatch.setattr(EntryPoint, "load", lambda _: verb)
+    monkeypatch.setattr("semaphore_middleware.commands.verbs._load", lambda _: verb)
     monkeypatch.setattr(sys, "stdout", out)
     ran.run(["limit"], Namespace(asks_for_help=False, set=[]))
     assert ran.exitcode == 0
