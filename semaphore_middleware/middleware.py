@@ -48,6 +48,12 @@ class SemaphoreMiddleware:
         """
         return self._downloads.end(request, response)
 
-    def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
-        """Give the permit back, unless the transfer is still under way."""
-        self._downloads.give_back(request)
+    def process_exception(
+        self,
+        request: Request,
+        exception: Exception,  # noqa: ARG002
+    ) -> Request | None:
+        """Give the permit back, unless the transfer is still under way. Returns a copy of the
+        request, to be made later, if no site responds to this node.
+        """
+        return self._downloads.end_failed(request)

@@ -12,6 +12,7 @@ from semaphore_middleware.model.limits import Limit
 
 SITES = ("a.com", "b.com", "c.com")
 SHARED = ("domain:com", "all")  # scopes that requests of several sites share
+LATE_S = 15.0  # when a node comes to a site that others have found to be down
 PHASES_S = (24.0, 46.0, 68.0)  # of plans with jobs: when one leaves, comes back, and the end
 
 
@@ -65,6 +66,7 @@ class Plan:
     is_evicting: bool = False
     theme: str = ""
     jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
+    machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
 
     def limit_of(self, node: int, scope: str) -> Limit:
         """The limit that a node names."""
@@ -159,6 +161,9 @@ def plan_for(seed: int) -> Plan:
     random = Random(seed)
     storms = [partial(_storm, theme) for theme in THEMES]
     kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _paced, _crowd, _days]
+    others = Random(f"{seed} sick")  # as below
+    if others.random() < 0.02:
+        return _sick(seed, others)
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     plan = draw(seed, random)
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
@@ -303,6 +308,35 @@ def _shared(seed: int, random: Random) -> Plan:
         ),
         faults=faults,
         jobs=jobs,
+    )
+
+
+def _sick(seed: int, random: Random) -> Plan:
+    """Nodes whose own network is broken, so that their requests to a healthy site fail in moments;
+    and mostly one that is well, and that may come later than they do.
+    """
+    sick = random.choice((1, 2, 2, 3))
+    is_one_machine = random.random() < 0.5
+    well = random.choice((0, 1, 1, 1))
+    is_late = random.random() < 0.5 and (sick == 1 or is_one_machine)
+    limit = random.choice((2, 4, 8))
+    workers = [
+        Worker(node, (Job(("a.com",), 0.005, 0.05, outcome="failed"),) * 3000)
+        for node in range(sick)
+        for _ in range(random.choice((1, 3, limit + 1)))
+    ]
+    page = Job(("a.com",), random.choice((0.1, 0.3)), 0.0)
+    first = replace(page, pause=LATE_S if is_late else 0.0)
+    workers += [Worker(sick, (first, *(page,) * 1000)) for _ in range(well * (limit + 1))]
+    return Plan(
+        seed,
+        "sick",
+        lease=3.0,
+        turn=random.choice((0.0, 0.1)),
+        nodes=sick + well,
+        limits={"a.com": Limit(limit)},
+        workers=tuple(workers),
+        machines=dict.fromkeys(range(sick), 0) if is_one_machine else {},
     )
 
 

@@ -16,7 +16,7 @@ from lab.simulation.faults import OF_LINKS, End, Misfortune
 from lab.simulation.history import HISTORY_S, History
 from lab.simulation.judge import Judge, Request
 from lab.simulation.network import Network, Weather, Wire
-from lab.simulation.plan import PHASES_S, Fault, Job, Plan
+from lab.simulation.plan import LATE_S, PHASES_S, Fault, Job, Plan
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.admin import Admin
@@ -52,6 +52,7 @@ PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
 LIMIT_KEPT_MS = 7.1 * 86400e3  # of what an adaptive limit remembers; a clock set back adds to it
 CLOSING_S = 2.5  # that closing a node may take
+FIRST_TRY_S = 0.5  # of a node that comes to a site that is down
 JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
 
 
@@ -72,9 +73,10 @@ class Result:
 class Semaphore(FairSemaphore):
     """The real one, whose connections are simulated."""
 
-    def __init__(self, network: Network, host: Host, **options: Any) -> None:
+    def __init__(self, network: Network, host: Host, machine: int, **options: Any) -> None:
         self._wires = partial(Wire, network, host)
         super().__init__(URL, **options)
+        self._machine = machine
 
     def _server(self, url: str) -> Location:
         return connected_by(self._wires, super()._server(url))
@@ -114,6 +116,7 @@ class Node:
         self.semaphore = Semaphore(
             run.network,
             self.host,
+            run.plan.machines.get(number, number),
             node=name,
             lease=run.plan.lease,
             turn=run.plan.turn,
@@ -277,6 +280,8 @@ class Run:
             self._judge_crowd()
         elif self.plan.kind == "shared":
             self._judge_shares()
+        elif self.plan.kind == "sick":
+            self._judge_sick()
         else:
             self._finish_work()
             self._close_all()
@@ -407,6 +412,28 @@ class Run:
         self.world.run(self.world.now + length)
         wants = Counter(worker.node for worker in plan.workers)
         judge.check_shares(wants, limit, holds, length)
+
+    def _judge_sick(self) -> None:
+        """The node that is well has the site to itself; if there is none, the site is left alone,
+        but for one try in each pause.
+        """
+        judge, plan = self.judge, self.plan
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        self.world.run(self.world.now + LATE_S + 2 * BACKOFF.most)
+        last = plan.workers[-1]
+        is_well = last.jobs[-1].outcome == "good"
+        if is_well and last.jobs[0].pause and judge.longest_gap[last.node] > FIRST_TRY_S:
+            judge.violate(f"SICK: the first try came after {judge.longest_gap[last.node]:.1f} s")
+        judge.held_s.clear()
+        judge.started.clear()
+        self.world.run(self.world.now + JUDGED_S)
+        due = 0.9 * plan.limits["a.com"].concurrency * (JUDGED_S - last.jobs[-1].hold)
+        if is_well and judge.held_s[last.node] < due:
+            judge.violate(f"SICK: others cost {due - judge.held_s[last.node]:.1f} s of {due:g}")
+        tries = {node: judge.started[node] for node in range(plan.nodes - is_well)}
+        most = 2 * JUDGED_S / BACKOFF.most + plan.nodes  # a pause is shortened by up to half
+        if (max(tries.values()) if is_well else sum(tries.values())) > most:
+            judge.violate(f"SICK: a site that does not respond was tried {tries} times")
 
     def _judge_shares(self) -> None:
         self.network.weather = Weather(latency=(0.0002, 0.0004))

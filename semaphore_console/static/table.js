@@ -188,7 +188,7 @@ function showDetails(details) {
     name: node.node,
     cells: [
       number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
-      seconds(node.lease_left),
+      seconds(node.lease_left), node.failures ? number(node.failures) : "–",
     ],
   }));
   opened.nodes.show(shown, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);

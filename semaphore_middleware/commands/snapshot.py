@@ -240,6 +240,7 @@ def _member_as_json(member: Member) -> dict[str, Any]:
         "oldest": member.oldest if member.held else None,
         "longest_wait": member.longest_wait if member.waiting else None,
         "lease_left": member.lease_left,
+        "failures": member.failures,
         "limit": _limit(limit.concurrency)[0],
         **{part.name: getattr(limit, part.name) for part in FURTHER},
     }

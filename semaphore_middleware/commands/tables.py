@@ -165,6 +165,7 @@ NODES: Sequence[Column[NodeRow]] = (*_NODE, Column("scopes", lambda row: str(row
 MEMBERS: Sequence[Column[Member]] = (
     *_NODE,
     *_TIMES,
+    Column("failures", lambda row: _marked(str(row.failures or NOTHING)), is_spare=True),
     Column("asks for", lambda row: limit_word(row.asks_for.concurrency)),
     Column("delay", lambda row: set_time(row.asks_for.delay or None), is_spare=True),
     Column("rate", lambda row: rate_word(row.asks_for.rate, row.asks_for.burst), is_spare=True),

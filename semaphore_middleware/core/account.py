@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
+from semaphore_middleware.core.failures import IN_A_ROW, Failures
 from semaphore_middleware.core.line import Line
 from semaphore_middleware.core.observer import (
     BackoffStarted,
@@ -23,6 +24,7 @@ from semaphore_middleware.core.observer import (
     Fields,
     HostDown,
     LimitOverruled,
+    NodePaused,
     PauseBegun,
     PauseCaused,
     PermitGranted,
@@ -38,7 +40,7 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.turns import Hand, common_turn_end
 from semaphore_middleware.errors import HostDownError
-from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
+from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.redis.protocol import Reply, Statement
@@ -51,10 +53,13 @@ REFUSED_RETRY_S = 1.0  # after a statement, or a scope, that the server could no
 class Desk(Protocol):
     """An account's view of its node: a clock, settings, and the ways to send a statement."""
 
+    node: str
+    """This node's name."""
     turn: float
     """Seconds for which a permit may serve further requests; 0: it serves one only."""
     grace: float
     """Seconds from sending a statement to the deadline that its reply sets."""
+    backoff: Backoff
 
     def now(self) -> float:
         """The loop's clock."""
@@ -83,6 +88,8 @@ class AccountCounts:
     seq: int = 0
     asked: int = 0
     """As last sent."""
+    resting: int = 0
+    """As last sent."""
     granted: int = 0
     returned: int = 0
     started: int = 0
@@ -99,6 +106,7 @@ class AccountCounts:
         return (
             statement.seq == self.seq
             and statement.asked == statement.returned
+            and statement.resting == 0
             and self.granted == self.returned == statement.returned
         )
 
@@ -155,6 +163,7 @@ class Account:
         self.answered_at = -math.inf
         """When the newest request known to have succeeded began, on any node."""
         self._has_handed_on = False  # since the last common turn
+        self._failures = Failures()
 
     def __repr__(self) -> str:
         counts = f"{len(self._held)} held, {len(self._line)} waiting"
@@ -180,6 +189,11 @@ class Account:
         """True if nothing is left to be sent to the server or reported to a request."""
         is_open = self.deadline < math.inf
         return not (is_open or self._held or self._line or self._ending)
+
+    def is_forgettable(self, now: float) -> bool:
+        """True if it is empty, and has no failures to remember."""
+        is_remembered = now < self._failures.failed_at + self._desk.backoff.most
+        return self.is_empty and (self._is_draining or not is_remembered)
 
     @property
     def is_at_limit(self) -> bool:
@@ -288,13 +302,17 @@ class Account:
         """
         if self._line:
             self._desk.send_at_turns_end(self)
-        elif self._counts.is_queued:
+        elif self._counts.is_queued or self._counts.resting:
             self._desk.send(self, at_once)
 
     def _note_outcome(self, permit: Permit, outcome: Feedback) -> bool:
         """Queue the outcome of a request for the server, if it is to be reported. True if it is."""
         if outcome.latency is not None:
             self.answered_at = max(self.answered_at, permit.granted_at)
+        if outcome.failed:
+            self._failures.note(permit.granted_at, self._desk.now())
+        else:
+            self._failures = Failures()
         if outcome.refused:
             self._desk.emit(RefusalReported, self.scope)
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
@@ -305,7 +323,8 @@ class Account:
 
     def _may_hand_on(self, now: float) -> bool:
         """True if a permit may go from request to request: not where each start counts."""
-        return not (self.starts_count or self._is_draining) and now < self.deadline
+        may_start = self._failures.in_a_row < IN_A_ROW and not self._is_draining
+        return may_start and not self.starts_count and now < self.deadline
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None
@@ -325,7 +344,8 @@ class Account:
         """End a common turn: return permits unused in it, ask the server whether there are still
         some to spare, and report how many requests wait now.
         """
-        has_news = self._counts.granted + len(self._line) != self._counts.asked
+        counts = self._counts
+        has_news = counts.granted + len(self._line) != counts.asked + counts.resting
         unused = self._hand.end_turn()
         if unused or has_news or (self._has_handed_on and not self.is_at_limit):
             self._counts.returned += unused
@@ -353,6 +373,10 @@ class Account:
 
     # To the server ------------------------------------------------------------------------------
 
+    def _wanted(self, now: float) -> int:
+        """How many of the waiting requests may start, as far as this node's own failures allow."""
+        return int(min(len(self._line), max(0, self._failures.may_hold(now) - len(self._held))))
+
     def pending_statements(self, now: float) -> list[Statement]:
         """The statements for the next call: the present counts, and before them, word for word, all
         statements with feedback and without a reply, so that their feedback counts once.
@@ -362,7 +386,8 @@ class Account:
             return []  # nothing is sent under a new term before all transfers of the old have ended
         counts = self._counts
         counts.seq += 1
-        counts.asked = counts.granted + len(self._line)
+        wanted = self._wanted(now)
+        counts.asked, counts.resting = counts.granted + wanted, len(self._line) - wanted
         if self.deadline == math.inf:
             self.deadline = now + self._desk.grace
         first_held = next(iter(self._held), None)
@@ -379,6 +404,7 @@ class Account:
             believed=counts.granted,
             started=counts.started,
             pending=self._pending,
+            resting=counts.resting,
             held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
             wait_age=max(0.0, now - first_waiting._asked_at) if first_waiting else 0.0,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
@@ -409,7 +435,7 @@ class Account:
         self._renew(statement, sent)
         self._learn(reply, sent)
         self._serve(reply, now)
-        if self._counts.is_closed_by(statement) and not self._line:
+        if self._counts.is_closed_by(statement) and not self._wanted(now):
             self._begin_term()
 
     def _renew(self, statement: Statement, sent: float) -> None:
@@ -449,9 +475,37 @@ class Account:
         self._note_down(reply)
         for permit in self._line.pop_answered(statement.seq):
             self._report_wait(permit)
+        self._note_failures(reply, now)
         if reply.retry_in is not None and self._line:
             self._desk.send_later(self, reply.retry_in)
         self._lengthen_turns(now)
+
+    def _note_failures(self, reply: Reply, now: float) -> None:
+        """After failures, pause with all other nodes if the site responds to none; else alone."""
+        failures, feedback = self._failures, reply.statement.feedback
+        if reply.is_failing:
+            failures.end_pause()
+        elif feedback and feedback.failed and failures.is_in_question:
+            self._report_own_pause(failures.begin_pause(now, self._desk.backoff))
+        if not self._line:
+            return
+        if now < failures.until < math.inf:
+            self._desk.send_later(self, failures.until - now)
+        elif self._wanted(now) and not self._counts.is_queued:
+            self._desk.send(self, True)
+
+    def _report_own_pause(self, seconds: float) -> None:
+        self._desk.emit(NodePaused, self.scope, seconds)
+        level = logging.WARNING if seconds == self._desk.backoff.start else logging.INFO
+        logger.log(
+            level,
+            "%s does not respond to the node %s: %d requests in a row failed here, while other "
+            "nodes get answers, or still wait for them. This node alone pauses there for %.3g s.",
+            self.scope,
+            self._desk.node,
+            self._failures.in_a_row,
+            seconds,
+        )
 
     def _lengthen_turns(self, now: float) -> None:
         """Let permits serve requests for another turn, where the site has some to spare."""
@@ -559,7 +613,7 @@ class Account:
             return  # a message or an earlier reply has granted them
         self._counts.granted = granted
         turn_end = self._turn_end(now)
-        for _ in range(min(new, len(self._line))):
+        for _ in range(min(new, self._wanted(now))):
             self._start(self._line.pop(), turn_end, now)
             new -= 1
         if new > 0 and self._may_hand_on(now) and now < turn_end and not self.is_at_limit:
@@ -614,6 +668,7 @@ class Account:
         self._feedback.clear()
         self._unanswered.clear()
         self._line.ask_anew()
+        self._failures.end_question()
         self.deadline = math.inf
 
     def on_new_epoch(self) -> None:

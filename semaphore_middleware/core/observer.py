@@ -177,6 +177,18 @@ class BackoffStarted(CountedEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class NodePaused(CountedEvent):
+    """A site does not respond to this node, while others get answers or still wait for them: this
+    node alone starts no request there for a while.
+    """
+
+    counter = "node_pauses"
+
+    scope: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LimitOverruled(Event):
     """Another node asks for a stricter limit at a site than this one: it holds for both."""
 

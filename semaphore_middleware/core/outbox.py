@@ -110,14 +110,17 @@ class Outbox:
 
     def __init__(
         self,
+        node: str,
         options: NodeOptions,
         observers: Observers,
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], object],
         wake_at: Callable[[float], object],
     ) -> None:
+        self.node = node
         self._lease = options.lease
         self.turn = options.turn
+        self.backoff = options.backoff
         self.grace = GRACE * options.lease
         """Seconds from sending a statement to the deadline that its reply sets."""
         self.emit = observers.emit
@@ -271,7 +274,8 @@ class Outbox:
     def forget_empty(self, accounts: Iterable[Account]) -> None:
         """Forget the empty ones among these accounts."""
         for account in accounts:
-            if account.is_empty and self.accounts.get(account.scope) is account:
+            is_known = self.accounts.get(account.scope) is account
+            if is_known and account.is_forgettable(self.now()):
                 del self.accounts[account.scope]
                 self._timers.drop(account)
                 self.emit(ScopeLeft, account.scope)

@@ -30,7 +30,7 @@ from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Recovery, Store
-from semaphore_middleware.redis.environment import default_node, url_from_environment
+from semaphore_middleware.redis.environment import default_node, machine, url_from_environment
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
@@ -98,6 +98,7 @@ class FairSemaphore:
         self.node = self._draw_name()
         """This node's name. No two openings have the same."""
         self._is_name_new = True
+        self._machine = machine()
         self._url_from = url_from
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
@@ -137,7 +138,8 @@ class FairSemaphore:
             server = self._server(self.url)
             await self._observers.open(self, make_observers(options, server))
             keys = Keys(options.prefix)
-            store = Store(keys, self.node, options, Recovery(keys, options, self._note_loss))
+            recovery = Recovery(keys, options, self._note_loss)
+            store = Store(keys, self.node, self._machine, options, recovery)
             session = Session(server, store, options, self._observers)
             self._link = session.link
             await session.start(wait)

@@ -43,7 +43,9 @@ class Session:
         """The event loop to which all of it belongs."""
         self._emit = observers.emit
         self._work = asyncio.Event()
-        self.outbox = Outbox(options, observers, self.loop, self._work.set, self._wake_at)
+        self.outbox = Outbox(
+            store.node, options, observers, self.loop, self._work.set, self._wake_at
+        )
         """This node's accounts."""
         self._timer: asyncio.TimerHandle | None = None
         self.cache = Cache(Keys(options.prefix), self._work.set)

@@ -76,6 +76,8 @@ class FeedbackSummary:
     """Requests refused by the site."""
     bad_age: Wire[float] = 0.0
     """Age of the youngest failed or refused request."""
+    answer_age: Wire[float] = 0.0
+    """Age of the youngest request with any response."""
     retry_after: Wire[float] = 0.0
     """The longest pause requested by the site, in seconds; 0: none."""
     cause: str = "asked for a pause"
@@ -97,6 +99,7 @@ class FeedbackSummary:
             failed=sum(feedback.failed for feedback, _ in bad),
             refused=sum(feedback.refused for feedback, _ in bad),
             bad_age=min((age for _, age in bad), default=0.0),
+            answer_age=min((age for feedback, age in known if not feedback.failed), default=0.0),
             retry_after=max((feedback.retry_after for feedback, _ in known), default=0.0),
             cause=causes[-1] if causes else "asked for a pause",
         )

@@ -40,6 +40,8 @@ class Member:
     """The node's job: its permits count in the job's share; empty: it has none."""
     weight: Wire[float] = 1.0
     """The job's weight in the node's settings."""
+    failures: Wire[int] = 0
+    """The node's requests without a response, in a row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,9 +181,13 @@ class Begun:
 class Store:
     """One node's calls to the scripts."""
 
-    def __init__(self, keys: Keys, node: str, options: NodeOptions, recovery: Recovery) -> None:
+    def __init__(
+        self, keys: Keys, node: str, machine: int, options: NodeOptions, recovery: Recovery
+    ) -> None:
         self._keys = keys
-        self._node = encoded(node)
+        self.node = node
+        """The node's name."""
+        self._machine = machine
         self._options = options
         self.recovery = recovery
         """Joins the server's epochs. Statements name the present one."""
@@ -258,8 +262,8 @@ class Store:
     def _pack(self, call: Sequence[Statement], silent: float) -> Call:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
         options = self._options
-        head = pack_head(options.lease, chance.fraction(), silent)
-        arguments = [head, self._node, self.recovery.epoch, *self._job]
+        head = pack_head(options.lease, chance.fraction(), silent, self._machine)
+        arguments = [head, encoded(self.node), self.recovery.epoch, *self._job]
         for statement in call:
             keys += self._keys.of(statement.scope)
             arguments.append(pack_statement(statement, options.backoff))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 
@@ -30,6 +32,17 @@ def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
         if url := settings.get(name):
             return in_environment if url == in_environment[0] else (str(url), name)
     return in_environment
+
+
+def machine() -> int:
+    """A number of this machine, the same in all of its containers. It may be another one's, too,
+    but hardly ever is.
+    """
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:  # not Linux
+        name = socket.gethostname().encode()
+    return crc32(name)
 
 
 def default_node(spider: str = "", job: str = "") -> str:

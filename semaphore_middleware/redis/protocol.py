@@ -31,7 +31,7 @@ from semaphore_middleware.redis.records import (
     numbers_of,
 )
 
-VERSION = "6"
+VERSION = "7"
 """Of the protocol: nodes of different versions do not share a server."""
 
 T = TypeVar("T")
@@ -69,6 +69,8 @@ class Statement:
     """Requests begun."""
     pending: Wire[int]
     """Permits held without a request begun under them."""
+    resting: Wire[int]
+    """Further requests that wait while this node pauses, without asking for a permit."""
     held_age: Wire[float]
     """For how long its oldest request has held a permit."""
     wait_age: Wire[float]
@@ -105,8 +107,10 @@ class Reply:
     """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
     backoff: Wire[float | None]
     """How long nothing starts at the site from now on, if this feedback was the cause."""
+    is_failing: Wire[bool]
+    """True if the site responds to none of the nodes that have tried it."""
     down_for: Wire[float | None]
-    """For how long the site has not responded, if it counts as down."""
+    """For how long the site has not responded, if it counts as down, and this node has tried it."""
     answered_ago: Wire[float | None]
     """Age of the youngest request with a good answer."""
     held: Wire[int]
@@ -186,9 +190,11 @@ def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
         yield items[start : start + most]
 
 
-def pack_head(lease: float, random_number: float = 0.0, silent: float = math.inf) -> bytes:
+def pack_head(
+    lease: float, random_number: float = 0.0, silent: float = math.inf, machine: int = 0
+) -> bytes:
     """The head of each call (see `clock.lua`). Times are in seconds."""
-    return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent)
+    return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent, machine)
 
 
 _numbers_of = attrgetter(*numbers_of(Statement))

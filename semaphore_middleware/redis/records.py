@@ -123,6 +123,7 @@ HEAD = Record(
         "step": NUMBER,  # the longest of the clock
         "random": NUMBER,  # in [0, 1)
         "silent": NUMBER,  # for how long the caller has been; infinite: it calls for the first time
+        "machine": NUMBER,  # of the caller; 0: an operator
     }
 )
 """The head of a call: see `clock.lua`."""
@@ -144,6 +145,9 @@ OF_KEYS = {
             "served": NUMBER,  # the scope's tick when it was last granted a permit, or opened
             "held_since": NUMBER,  # since when its oldest request holds a permit
             "waiting_since": NUMBER,  # since when its oldest request waits for one
+            "resting": NUMBER,  # further requests that wait while it pauses
+            "failures": NUMBER,  # its requests without response, in a row
+            "ended_at": NUMBER,  # when it last gave a permit back
             **LIMIT,  # that its node asks for
             "job": TEXT,  # of its node
             "weight": TEXT,  # of that job
@@ -155,6 +159,7 @@ OF_KEYS = {
             **LIMIT,  # the strictest that nodes ask for; concurrency 0: nobody has yet
             "held": NUMBER,  # of all accounts
             "waiting": NUMBER,  # of all accounts
+            "resting": NUMBER,  # further requests of all accounts that wait while their nodes pause
             "pending": NUMBER,  # of the permits held, those without a request begun
             "tick": NUMBER,  # counts what decides whose turn it is: grants, and accounts opened
             "due": NEVER,  # no account is to be closed before this
@@ -173,9 +178,13 @@ OF_KEYS = {
         {
             "backoff_end": NUMBER,  # no start before: the site refused one, or asked for a pause
             "backoff": NUMBER,  # the last pause not set by the site, lowered by good answers
-            "failures": NUMBER,  # requests without response, in a row
+            "failures": NUMBER,  # requests without response, in a row, of any node
             "failing_since": NUMBER,  # the first one's time
+            "failing_end": NUMBER,  # no start before: it does not respond
+            "is_failing": NUMBER,  # 1 if no node that has tried it gets a response
             "is_down": NUMBER,  # 1 if requests are to fail, but for one at a time
+            "tried": TEXT,  # while it fails: machine and node of those that found so
+            "trial": TEXT,  # the node whose first try is, or was, on the wire
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
             "answered": NUMBER,  # when the youngest request began that was answered well; 0: none

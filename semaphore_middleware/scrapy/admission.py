@@ -118,6 +118,8 @@ class Admission:
     """The number of refusals to be retried, if the site has refused it."""
     is_own_trouble: bool = False
     """True if it was refused though its site answers others."""
+    is_nodes_fault: bool = False
+    """True if it got no response, as no site responds to this node."""
     has_left: bool = False
     """True when its `fetch` is over, even if it is still on the wire."""
 

@@ -35,14 +35,17 @@ from semaphore_middleware.scrapy.admission import (
 )
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, wrap_downloads
+from semaphore_middleware.scrapy.network import Network
 from semaphore_middleware.scrapy.responses import (
     GIVEN_UP,
     RefusalCheck,
     RequestRefused,
     ResponseClassifier,
+    error_number,
     forget_refusals,
+    is_without_response,
 )
-from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
+from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host, host_of
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -114,6 +117,7 @@ class Downloads:
         self._responses = ResponseClassifier(
             crawler, settings.backoff_codes, settings.backoff_times, refusal_check
         )
+        self._network = Network(settings.backoff, semaphore.emit)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         if settings.obey_crawl_delay:
             crawler.signals.connect(self._robots_parsed, signals.robots_parsed)
@@ -216,12 +220,14 @@ class Downloads:
             if await self._may_begin(admission, permits):
                 return
             self.admissions.move(admission, ASKING)  # its permits go to other nodes
+            await self._network.wait()
             if not self.admissions.has_place(admission) and admission.place is not None:
                 await admission.place
 
     async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
         """Wait for a place in CONCURRENT_REQUESTS, but not if the permits' starts count. False if
-        the permits must go back: no place is free, or the site has refused a request meanwhile.
+        the permits must go back: no place is free, the site has refused a request meanwhile, or
+        none responds to this node.
         """
         if not self.admissions.has_place(admission):
             assert admission.place is not None, "a ready request without a place is in line"
@@ -229,7 +235,7 @@ class Downloads:
                 await asyncio.wait([admission.place], timeout=PERMIT_IDLE_TIMEOUT_S)
             if permits.starts_count or not self.admissions.has_place(admission):
                 return False
-        return not permits.withdrawn
+        return not permits.withdrawn and self._network.may_begin()
 
     async def transfer(
         self, download: Callable[[Request], Awaitable[Response]], request: Request
@@ -254,8 +260,9 @@ class Downloads:
         try:
             if admission.failure is not None:
                 raise admission.failure
-            with permits.until_lost():
+            with permits.until_lost(), self._network.transfer():
                 response = await download(request)
+            self._network.answered()
             permits.received(response.status, len(response.body))
             permit = permits.site_permit
             if permit and self._responses.record_response(permit, admission, response):
@@ -265,14 +272,25 @@ class Downloads:
             return response
         except Exception as error:
             permits.received(0, 0)
-            if permits.site_permit is not None:
-                self._responses.record_failure(permits.site_permit, request, error)
+            self._note_failure(permits, admission, error)
             raise
         finally:
             admission.task = None
             self.admissions.move(admission, ending)
             if not has_fetch:
                 self.admissions.leave_fetch(admission)
+
+    def _note_failure(self, permits: PermitSet, admission: Admission, error: Exception) -> None:
+        """Note that a request got no response: on its site, unless no site responds to this node.
+        Behind a proxy nothing is noted: the proxy may be at fault.
+        """
+        request = admission.request
+        if request.meta.get("proxy") or not is_without_response(error):
+            return
+        if self._network.failed(host_of(request), error_number(error)):
+            admission.is_nodes_fault = True
+        elif permits.site_permit is not None:
+            permits.site_permit.failed()
 
     def give_back(self, request: Request) -> Admission | None:
         """End a request, unless it is still on the wire, as a cancelled one may be, or keeps its
@@ -282,6 +300,17 @@ class Downloads:
         if admission is not None and admission.state not in (ON_THE_WIRE, ANSWERED, OVER):
             self.admissions.move(admission, OVER)
         return admission
+
+    def end_failed(self, request: Request) -> Request | None:
+        """End a request without a response. Returns a copy of it, to be made later, if that was
+        this node's own fault: it does not count as one of Scrapy's retries.
+        """
+        admission = self.give_back(request)
+        if admission is None or not admission.is_nodes_fault or not self._is_retry_enabled:
+            return None
+        if request.meta.get("dont_retry") or self._is_closing:
+            return None
+        return _copy_for_scheduler(request)
 
     def end(self, request: Request, response: Response) -> Response | Request:
         """End a request by its response. Returns a copy of the request, to be made later, if the

@@ -165,15 +165,6 @@ class ResponseClassifier:
         permit.answered(latency, 0.0 if reset is None else pause or 0.0)
         return is_refused
 
-    def record_failure(self, permit: Permit, request: Request, error: Exception) -> None:
-        """Note on the permit if the site did not respond. Behind a proxy nothing is noted: the
-        proxy may be at fault.
-        """
-        is_silent = isinstance(error, NO_RESPONSE) and not isinstance(error, ConnectBindError)
-        has_no_route = isinstance(error, OSError) and error.errno in NO_ROUTE
-        if (is_silent or has_no_route) and not request.meta.get("proxy"):
-            permit.failed()
-
     def _retries_most(self, admission: Admission, is_of_site: bool) -> int:
         """The number of refusals of a request until the spider gets the response.
 
@@ -239,6 +230,23 @@ class ResponseClassifier:
         if "retry_times" in request.meta:
             retry.meta["retry_times"] = request.meta["retry_times"]
         return retry
+
+
+def is_without_response(error: BaseException) -> bool:
+    """True if this error means that the site did not respond."""
+    if isinstance(error, ConnectBindError):
+        return False
+    return isinstance(error, NO_RESPONSE) or error_number(error) in NO_ROUTE
+
+
+def error_number(error: BaseException | None) -> int | None:
+    """The system's number of the error that this one comes from, if there is one."""
+    while error is not None:
+        number = getattr(error, "osError", None) or getattr(error, "errno", None)
+        if isinstance(number, int):
+            return number
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:

@@ -115,7 +115,7 @@ class ScopeFinder:
         self._look_up_in_slots = look_up if has_slots else None
         """Its scopes are parts of slots, by their hosts."""
         if "domain" in kinds:
-            self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
+            self._domain_of = lru_cache(HOSTS_REMEMBERED)(registered_domain_finder())
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
@@ -326,7 +326,8 @@ def host_of(request: Request) -> str:
     return normal_host(urlparse_cached(request).hostname or "")
 
 
-def _registered_domain_finder() -> Callable[[str], str]:
+def registered_domain_finder() -> Callable[[str], str]:
+    """A function from a host to its registered domain: the host itself if it has none."""
     from tldextract import TLDExtract
 
     # With the bundled list of suffixes: by default tldextract asks the network and writes to disk.

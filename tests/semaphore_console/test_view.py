@@ -56,8 +56,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         *("boss", [], 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [
-        ["n", "", 1, 2, 1.0, 7.25, 9.0, 4, 0.0, 0.0, False, None, 1],
-        ["other", "", 1, 0, 0.0, None, 8.5, 4, 0.0, 0.0, False, None, 1],
+        ["n", "", 1, 2, 1.0, 7.25, 9.0, 0, 4, 0.0, 0.0, False, None, 1],
+        ["other", "", 1, 0, 0.0, None, 8.5, 0, 4, 0.0, 0.0, False, None, 1],
     ]
     assert opened == {**row, "jobs": [], "more_nodes": 0}
     assert [values(node) for node in told["nodes"]] == [

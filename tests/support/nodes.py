@@ -33,6 +33,7 @@ PASSWORD = "t0p-secret"
 ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
 
 KEYS = scopes.KEYS
+MACHINE = 1  # of all nodes, unless a test says otherwise
 OPTIONS = NodeOptions(
     lease=ENDLESS_S,
     recovery_wait=ENDLESS_S,
@@ -177,7 +178,7 @@ class Caller:
     at a deadline.
     """
 
-    def __init__(self, url: str, name: str, **options: Any) -> None:
+    def __init__(self, url: str, name: str, machine: int = MACHINE, **options: Any) -> None:
         self.name = name
         self.options = replace(OPTIONS, **options)
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
@@ -185,7 +186,7 @@ class Caller:
         self._last_term = 0
         self._server = Server(url, 5.0)
         self.recovery = Recovery(KEYS, self.options, self.losses.append)
-        self.store = Store(KEYS, name, self.options, self.recovery)
+        self.store = Store(KEYS, name, machine, self.options, self.recovery)
         self.admin = Admin(url, name="boss", lease=self.options.lease)
 
     @classmethod
@@ -270,6 +271,7 @@ class Caller:
             book.believed,
             started=book.believed,
             pending=0,
+            resting=0,
             held_age=0.0,
             wait_age=0.0,
         )
@@ -394,7 +396,7 @@ class Outside:
 
     def end_backoff(self, scope: str = "s") -> None:
         """What time does to a site that has refused a request."""
-        self.edit(scope, "learned", backoff_end=0)
+        self.edit(scope, "learned", backoff_end=0, failing_end=0)
 
     def start_is_due(self, scope: str = "s") -> None:
         """What time does to a delay, and to a rate."""

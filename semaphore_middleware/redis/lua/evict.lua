@@ -13,7 +13,7 @@ local function evict_from(key, queue)
   if scope.job == false then read_jobs(scope) end
   local account = scope.own
   if not account then return end
-  held, waiting = held + held_by(account), waiting + waiting_at(account)
+  held, waiting = held + held_by(account), waiting + waiting_at(account) + account.resting
   close_account(scope, NODE, account)
   scope.due = NOW -- others may have a looser limit
   apply_limit(scope)

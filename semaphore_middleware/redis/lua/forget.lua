@@ -11,12 +11,12 @@ local learned = scope.learned
 if ARGV[3] == 'all' then
   redis.call('HDEL', KEYS[3], 'learned')
   redis.call('DEL', limit_key(scope))
-  if scope.held + scope.waiting > 0 then
+  if is_in_use(scope) then
     scope.due = 0
     redis.call('HSET', KEYS[3], 'state', pack_state(scope))
   end
 elseif learned then
   learned.backoff_end, learned.backoff = 0, 0
-  learned.failures, learned.failing_since, learned.is_down = 0, 0, 0
+  end_failing(learned)
   redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
 end

@@ -18,10 +18,11 @@ local function age(since)
 end
 
 local function row_of(node, account)
-  local held, waiting, weight = held_by(account), waiting_at(account), tonumber(account.weight)
+  local held, waiting = held_by(account), waiting_at(account) + account.resting
+  local weight = tonumber(account.weight)
   local oldest = held > 0 and age(account.held_since) or 0
   local longest_wait = waiting > 0 and age(account.waiting_since) or 0
-  local lease_left = left(account.lease_end)
+  local lease_left, failures = left(account.lease_end), account.failures
   local numbers = struct.pack('@format(member)@format(limit)', @(member), @account.(limit))
   return { node, account.job, numbers }
 end
@@ -60,7 +61,8 @@ local function reply_of(key, queue)
   local force, learned = scope.force, scope.learned or NOTHING
   local limit, limit_max = force.limit, force.concurrency
   local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope)))
-  local backoff_left, backoff_last = left(learned.backoff_end), learned.backoff / 1000
+  local backoff_left = left(math.max(learned.backoff_end, learned.failing_end))
+  local backoff_last = learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
   local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
   local reason, wait = held_back_by(scope)

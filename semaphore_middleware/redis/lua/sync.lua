@@ -18,12 +18,13 @@ local HAS_RULES = rules and rules ~= '0'
 -- Whether a statement is possible: no number is broken or too large, and no two contradict each other.
 local function makes_sense(@(statement))
   local fractions = term % 1 + seq % 1 + asked % 1 + returned % 1 + believed % 1 + started % 1 + pending % 1
+    + resting % 1
   return fractions == 0 -- not a number if one is none
     and term >= 1 and seq >= 1 and returned >= 0
     and pending >= 0 and pending <= believed - returned
     and returned <= believed and believed <= asked and started >= 0
-    and held_age >= 0 and wait_age >= 0
-    and math.max(term, seq, asked, started) <= MOST
+    and resting >= 0 and held_age >= 0 and wait_age >= 0
+    and math.max(term, seq, asked, started, resting) <= MOST
     and @sense(limit)
 end
 

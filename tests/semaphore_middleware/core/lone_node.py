@@ -7,6 +7,7 @@ from typing import Any
 from semaphore_middleware.core.account import Account
 from semaphore_middleware.core.observer import Event, Fields
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import GRACE
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply, Statement
@@ -23,7 +24,9 @@ REPLY = {
     "held": 0,
     "paused_at": 0,
     "pause_length": 0.0,
-    **dict.fromkeys(("is_counted", "is_paced", "wants_feedback", "is_stricter"), False),
+    **dict.fromkeys(
+        ("is_counted", "is_paced", "wants_feedback", "is_stricter", "is_failing"), False
+    ),
     **dict.fromkeys(("retry_in", "backoff", "down_for", "answered_ago", "reason")),
 }
 """What the server says if a test does not care."""
@@ -47,6 +50,8 @@ class LoneNode:
 
     def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
         self.clock = Clock()
+        self.node = "n"
+        self.backoff = Backoff()
         self.grace = GRACE_S
         self.turn = turn
         self.events: list[Event] = []

@@ -413,9 +413,14 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
     node = LoneNode()
     for down_for in (60.0, 70.0, None):
         (tries,) = node.hold(down_for=None if down_for == 60.0 else 60.0)
-        tries.failed()
+        if down_for is None:
+            tries.answered(0.1)
+        else:
+            tries.failed()
         tries.release()
-        node.talk(granted=1, backoff=None if down_for is None else 4.0, down_for=down_for)
+        is_down = down_for is not None
+        pause = 4.0 if is_down else None
+        node.talk(granted=1, is_failing=is_down, backoff=pause, down_for=down_for)
     down = [one for one in node.events if isinstance(one, observer.HostDown)]
     assert down == [observer.HostDown("s", 60.0)]
     assert sum("s is down" in message for message in caplog.messages) == 1

@@ -47,7 +47,7 @@ class LoneOutbox:
         self.is_woken = False
         self.alarms: list[float] = []
         options = replace(nodes.OPTIONS, lease=LEASE_S, turn=turn)
-        self.outbox = Outbox(options, observers, loop, self._wake, self.alarms.append)
+        self.outbox = Outbox("n", options, observers, loop, self._wake, self.alarms.append)
 
     def _wake(self) -> None:
         self.is_woken = True

@@ -68,6 +68,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.channels = (b"node", b"changes")
+        self.node = "n"
         self.recovery = self
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds

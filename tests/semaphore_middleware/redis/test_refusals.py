@@ -5,7 +5,7 @@ import pytest
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, key
+from tests.support.nodes import MACHINE, Caller, Outside, key
 from tests.support.servers import RedisServer
 
 LIMIT = Limit(4)
@@ -163,6 +163,7 @@ async def go_down(caller: Caller, outside: Outside) -> Reply:
 async def test_one_at_a_time_tries_a_silent_site(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await one_more(a, outside, FAILED, FAILED, FAILED)
+    await one_more(b, outside, FAILED)
     outside.end_backoff()
     await a.take("s", 3, limit=LIMIT)
     await b.take("s", 3, limit=LIMIT)
@@ -178,7 +179,8 @@ async def test_five_failures_in_a_row_that_took_long_mean_that_it_is_down(
     server: RedisServer, outside: Outside, failures: int, seconds: float, is_down: bool
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
-    await one_more(a, outside, *[FAILED] * failures)
+    await one_more(a, outside, *[FAILED] * (failures - 1))
+    await one_more(b, outside, FAILED)
     fail_for(outside, seconds)
     outside.end_backoff()
     await a.take("s", limit=LIMIT)
@@ -265,3 +267,78 @@ async def test_a_good_answer_is_wanted_after_a_pause(server: RedisServer, outsid
     ended = float(outside.look("s")[0].learned["backoff_end"]) - 60
     outside.edit("s", "learned", backoff_end=ended)
     assert not (await report(a, GOOD)).wants_feedback
+
+
+# Whose fault it is -------------------------------------------------------------------------------
+
+
+async def test_failures_are_a_nodes_own_while_others_get_on(
+    server: RedisServer, outside: Outside
+) -> None:
+    sick, healthy = [await Caller.join(server, name) for name in ("sick", "healthy")]
+    await healthy.take("s", 2, limit=LIMIT)
+    await one_more(sick, outside, FAILED, FAILED)
+    assert not (await one_more(sick, outside, FAILED, FAILED)).is_failing, "another one may get on"
+    await report(healthy, GOOD)
+    await one_more(sick, outside, FAILED, FAILED)
+    reply = await one_more(sick, outside, FAILED)
+    assert (reply.is_failing, reply.backoff, reply.down_for) == (False, None, None)
+    assert (await healthy.take("s", limit=LIMIT)).granted == 3, "it does not suffer"
+    assert (await report(healthy, FAILED, FAILED)).backoff == START, "all that have tried failed"
+
+
+async def test_an_older_request_does_not_show_that_a_site_is_back(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", 2, limit=LIMIT)
+    await one_more(b, outside, FAILED, FAILED)
+    assert not (await one_more(b, outside, FAILED)).is_failing
+    await report(a, GOOD, age=600.0)
+    assert not (await one_more(b, outside, FAILED)).is_failing, "it has answered another node"
+    await report(a, FAILED)
+    assert (await one_more(b, outside, FAILED)).is_failing
+
+
+async def test_who_comes_to_a_failing_site_tries_it_once(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b, c, d = [await Caller.join(server, name) for name in "abcd"]
+    await go_down(a, outside)
+    for node in (b, c):
+        reply = await node.take("s", 3, limit=LIMIT)
+        assert (reply.granted, reply.down_for) == (int(node is b), None), "one such try at a time"
+    reply = await report(b, FAILED)
+    assert (reply.is_failing, b.held("s"), reply.down_for is None) == (True, 0, False)
+    assert (await c.renew("s", limit=LIMIT)).granted == 1
+    reply = await report(c, GOOD)
+    assert (reply.down_for, reply.is_failing) == (None, False)
+    assert (await d.inspect("s")).backoff_left == 0, "an answer ends all of it"
+    assert sum(outside.held().values()) == LIMIT.concurrency
+
+
+@pytest.mark.parametrize("gate", ["paused", "refused", "full"])
+async def test_a_first_try_is_made_as_any_request_but_for_failures(
+    server: RedisServer, outside: Outside, gate: str
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await go_down(a, outside)
+    if gate == "paused":
+        await a.admin.pause("s")
+    elif gate == "refused":
+        outside.edit("s", "learned", backoff_end=2**52)
+    else:
+        await a.admin.configure("s", 1)
+        outside.end_backoff()
+        await a.take("s", limit=LIMIT)
+    assert (await b.take("s", limit=LIMIT)).granted == 0
+
+
+async def test_nodes_on_two_machines_are_believed(server: RedisServer, outside: Outside) -> None:
+    a, c = [await Caller.join(server, name) for name in "ac"]
+    b = await Caller.join(server, "b", machine=MACHINE + 1)
+    await go_down(a, outside)
+    await b.take("s", limit=LIMIT)
+    await report(b, FAILED)
+    reply = await c.take("s", limit=LIMIT)
+    assert (reply.granted, reply.down_for is None) == (0, False)

@@ -15,7 +15,7 @@ from semaphore_middleware.redis.calls import Store
 from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Notification, Reply, Statement
 from semaphore_middleware.redis.scripts import SYNC, Call, run_scripts
 from tests.support.crawls import Log
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, eventually
+from tests.support.nodes import ENDLESS_S, KEYS, MACHINE, Caller, Outside, eventually
 from tests.support.servers import RedisServer
 
 SCOPE, QUEUE = KEYS.of("s")
@@ -149,7 +149,9 @@ async def test_feedback_without_sense_is_refused(server: RedisServer, outside: O
     before = outside.look("s")
     said = SENSE | {"believed": 2, "returned": 1}
     numbers = STATEMENT.pack(*said.values())
-    wrong = [FEEDBACK.pack(*[number] * 11) for number in (math.nan, math.inf, -1.0)]
+    wrong = [
+        FEEDBACK.pack(*[number] * len(FEEDBACK.names)) for number in (math.nan, math.inf, -1.0)
+    ]
     for text in (b"x", b" " * (FEEDBACK.size - 1), *wrong):
         assert (await say_packed(a, numbers + text)).status == "refused"
         assert outside.look("s") == before
@@ -304,7 +306,7 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
     await a.take("s")
     statement = a.statement("s", term=1, seq=1, asked=1, believed=0, started=0)
     for i in range(CROWD):
-        await Store(KEYS, f"n{i}", a.options, a.recovery).sync(a.connection, [statement])
+        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, [statement])
     assert outside.client.zcard(QUEUE) == CROWD
     for name in names:
         MISFORTUNES[name](outside)

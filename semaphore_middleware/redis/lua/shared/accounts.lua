@@ -22,6 +22,16 @@ local function waiting_at(account)
   return math.max(0, account.asked - account.granted)
 end
 
+-- A node's account; false: it has none.
+local function account_of(scope, node)
+  if node == NODE then return scope.own end
+  scope.others = scope.others or {}
+  if scope.others[node] == nil then
+    scope.others[node] = read_account(redis.call('HGET', scope.key, 'node:' .. node)) or false
+  end
+  return scope.others[node]
+end
+
 -- Calls visit(node, account) for each open account.
 local function for_each_account(scope, visit)
   scope.others = scope.others or {}

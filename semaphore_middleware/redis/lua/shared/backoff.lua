@@ -10,20 +10,21 @@ local function warn_holders()
   end)
 end
 
-local function hold_back(pause, is_new)
+-- `ends`: the field of its end. A pause that the site has not asked for ends when it responds.
+local function hold_back(pause, is_new, ends)
   if is_new then
     scope.backoff_begun, learned.paused_at, learned.pause_length = pause, WALL, 0
   end
-  learned.backoff_end = math.max(learned.backoff_end, NOW + pause)
-  local length = math.ceil(WALL - learned.paused_at + learned.backoff_end - NOW)
+  learned[ends] = math.max(learned[ends], NOW + pause)
+  local length = math.ceil(WALL - learned.paused_at + learned[ends] - NOW)
   learned.pause_length = math.max(learned.pause_length, length)
   if is_new then warn_holders() end
 end
 
 -- `pause`: as the site asks for it; 0: it names no time.
-local function begin_backoff(pause)
+local function begin_backoff(pause, ends)
   -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
-  local is_new = NOW + 1 - report.bad_age >= learned.backoff_end
+  local is_new = NOW + 1 - report.bad_age >= math.max(learned.backoff_end, learned.failing_end)
   if is_new then
     if pause == 0 then
       pause = math.min(report.most, math.max(report.start, 2 * learned.backoff))
@@ -31,7 +32,7 @@ local function begin_backoff(pause)
     end
     shrink(AFTER_REFUSAL)
   end
-  hold_back(pause, is_new)
+  hold_back(pause, is_new, ends)
 end
 
 -- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site that

@@ -12,7 +12,7 @@
 
 @include(shared/wall)
 
-local LEASE, STEP, RANDOM, SILENT = struct.unpack('@format(head)', ARGV[1])
+local LEASE, STEP, RANDOM, SILENT, MACHINE = struct.unpack('@format(head)', ARGV[1])
 
 local EPOCH, from, wall, clock, quiet, rules, evicted =
   unpack(redis.call('HMGET', KEYS[1], 'id', 'from', 'wall', 'clock', 'quiet', 'rules', 'evicted'))

@@ -8,14 +8,16 @@ local function read_feedback(text)
   for _, number in pairs(report) do
     if not (number >= 0 and number < math.huge) then return nil end
   end
-  for _, part in ipairs({ 'good_age', 'bad_age', 'retry_after', 'start', 'most', 'down_after' }) do
-    report[part] = 1000 * report[part] -- nodes say them in seconds
+  local in_seconds = { 'good_age', 'bad_age', 'answer_age', 'retry_after', 'start', 'most', 'down_after' }
+  for _, part in ipairs(in_seconds) do
+    report[part] = 1000 * report[part]
   end
   return report
 end
 
 local function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
+  local own = scope.own
   scope.learned, scope.has_learned = learned, true
 
   @include(shared/adaptive)
@@ -23,8 +25,10 @@ local function apply_feedback(scope, report)
   @include(shared/down)
 
   if scope.force.adaptive == 1 and learned.working == 0 then begin_working() end
-  if report.good + report.errors + report.refused > 0 then -- it is there
-    learned.failures, learned.is_down = 0, 0
+  if report.good + report.errors + report.refused > 0 then
+    own.failures = 0
+    -- An answer to a request that began before the first failure says nothing about it.
+    if NOW - report.answer_age >= learned.failing_since then end_failing(learned) end
   end
   if report.good > 0 then
     recover()
@@ -32,9 +36,9 @@ local function apply_feedback(scope, report)
   end
   local asked = math.min(report.retry_after, report.most)
   if report.refused > 0 then
-    begin_backoff(asked)
+    begin_backoff(asked, 'backoff_end')
   elseif asked > 0 then
-    hold_back(asked, NOW >= learned.backoff_end)
+    hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
   end
   if report.failed > 0 then hear_failures(asked) end
 end

@@ -49,6 +49,7 @@ local function count(scope, account, sign)
   local held, waiting = sign * held_by(account), sign * waiting_at(account)
   scope.held, scope.waiting = scope.held + held, scope.waiting + waiting
   scope.pending = scope.pending + sign * account.pending
+  scope.resting = scope.resting + sign * account.resting
   note_job(scope, account, held, waiting)
 end
 
@@ -68,7 +69,7 @@ end
 
 -- Looks at all accounts when one may be over, and adds up anew what they hold and which limit they ask for.
 local function close_ended_accounts(scope)
-  local held, waiting, pending, due = 0, 0, 0, math.huge
+  local held, waiting, pending, resting, due = 0, 0, 0, 0, math.huge
   local agreed = scope.concurrency
   scope.concurrency = 0
   for_each_account(scope, function(node, account)
@@ -76,12 +77,13 @@ local function close_ended_accounts(scope)
       close_account(scope, node, account)
     else
       held, waiting = held + held_by(account), waiting + waiting_at(account)
-      pending = pending + account.pending
+      pending, resting = pending + account.pending, resting + account.resting
       due = math.min(due, account.lease_end)
       tighten(scope, account)
     end
   end)
-  scope.held, scope.waiting, scope.pending, scope.due = held, waiting, pending, due
+  scope.held, scope.waiting, scope.pending, scope.resting = held, waiting, pending, resting
+  scope.due = due
   if scope.concurrency == 0 then scope.concurrency = agreed end -- no account is open
   apply_limit(scope)
   if scope.jobs then count_jobs(scope) end
@@ -107,18 +109,20 @@ end
 -- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
 -- reason why it holds starts back: a row of `model/reasons.py`.
 
--- When the site opens, and what closes it until then.
-local function opens(scope)
+-- When the site opens, and what closes it until then. For a node's first try it may be failing.
+local function opens(scope, is_first_try)
   local learned = scope.learned
   if scope.force.paused then return math.huge, @reason(paused) end
-  if not learned or learned.backoff_end <= FROM then return FROM, @reason(recovery) end
-  return learned.backoff_end, learned.is_down == 1 and @reason(down) or @reason(backoff)
+  local failing_end = learned and not is_first_try and learned.failing_end or 0
+  local open_at = learned and math.max(learned.backoff_end, failing_end) or 0
+  if open_at <= FROM then return FROM, @reason(recovery) end
+  return open_at, learned.is_down == 1 and failing_end == open_at and @reason(down) or @reason(backoff)
 end
 
 -- How many may hold a permit, and what sets that number.
-local function room(scope)
+local function room(scope, is_first_try)
   local force = scope.force
-  if is_failing(scope.learned) then return 1, @reason(failing) end
+  if is_failing(scope.learned) and not is_first_try then return 1, @reason(failing) end
   return force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
 end
 
@@ -150,9 +154,9 @@ end
 
 -- Permits that may be granted now; if zero, also the reason, and for how long it holds (ms) if that depends
 -- on time alone.
-local function grantable(scope)
-  local opens_at, closed_by = opens(scope)
-  local permits, filled_by = room(scope)
+local function grantable(scope, is_first_try)
+  local opens_at, closed_by = opens(scope, is_first_try)
+  local permits, filled_by = room(scope, is_first_try)
   local free = permits - scope.held
   if NOW < opens_at then
     local is_only_time = free > 0 and opens_at < math.huge
@@ -178,15 +182,6 @@ end
 -- as keep it first.
 local function grant_to_queue(scope)
   local MOST_GRANTS = 1000 -- one at a time, in one call
-  scope.others = scope.others or {}
-
-  local function account_of(node)
-    if node == NODE then return scope.own end
-    if scope.others[node] == nil then
-      scope.others[node] = read_account(redis.call('HGET', scope.key, 'node:' .. node)) or false
-    end
-    return scope.others[node]
-  end
 
   local function grant_to_first(most)
     local member, next_member, next_place, _
@@ -202,7 +197,7 @@ local function grant_to_queue(scope)
       end)
     end
     local node = node_of(member)
-    local account = account_of(node)
+    local account = account_of(scope, node)
     if account and waiting_at(account) > 0 then
       local ahead = next_member and math.floor(next_place / TICKS) - held_by(account) or most
       grant(scope, account, math.min(most, waiting_at(account), math.max(1, ahead)))
@@ -219,7 +214,7 @@ local function grant_to_queue(scope)
     grants = grants + 1
     free, reason, wait = grantable(scope)
   end
-  for node, account in pairs(scope.others) do
+  for node, account in pairs(scope.others or {}) do
     if account and account.has_changed then
       notify(node, 'granted', account.term, account.granted, name_of(scope))
     end
@@ -239,6 +234,19 @@ local function tell_when(scope, wait)
   scope.told = first
 end
 
+-- A node that comes to a site that fails tries it once before it believes so: others' failures may be their
+-- own. One such try at a time is on the wire.
+local function let_try(scope)
+  local learned, own = scope.learned, scope.own
+  if not (own and waiting_at(own) > 0 and held_by(own) == 0) or believes(learned, NODE) then return end
+  local trying = learned.trial ~= '' and learned.trial ~= NODE and account_of(scope, learned.trial)
+  if trying and held_by(trying) > 0 then return end
+  if grantable(scope, true) > 0 then
+    grant(scope, own, 1)
+    learned.trial, scope.has_learned = NODE, true
+  end
+end
+
 -- The only place that grants. It closes accounts whose lease is over; then, while a permit is free and
 -- nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
@@ -246,6 +254,7 @@ local function promote(scope)
   count_begun(scope)
   if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval) end
   local own = scope.own
+  if is_failing(scope.learned) then let_try(scope) end
   local own_waits = own and waiting_at(own) or 0
   local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits

@@ -11,8 +11,10 @@ local function wake(scope)
   scope.last_start, scope.next_at_rate = start + scope.last_start, start + scope.next_at_rate
   local learned = scope.learned
   if learned then
-    local over = start + learned.backoff_end
-    learned.backoff_end, scope.has_learned = learned.backoff_end > 0 and over or 0, true
+    local over = start + math.max(learned.backoff_end, learned.failing_end)
+    learned.backoff_end = learned.backoff_end > 0 and start + learned.backoff_end or 0
+    learned.failing_end = learned.failing_end > 0 and start + learned.failing_end or 0
+    scope.has_learned = true
     if NOW > over + MEMORY then scope.learned = nothing_learned() end
   end
   scope.concurrency, scope.idle_since = 0, 0
@@ -56,9 +58,11 @@ local function write_idle(scope)
   if kept == 0 and not learned then return end
   if learned then
     learned.backoff_end = math.max(0, learned.backoff_end - NOW)
-    local lesson = learned.backoff_end + learned.backoff + learned.failures + learned.working
+    learned.failing_end = math.max(0, learned.failing_end - NOW)
+    local pause = math.max(learned.backoff_end, learned.failing_end)
+    local lesson = pause + learned.backoff + learned.failures + learned.working
     if lesson > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
-      kept = math.max(kept, learned.backoff_end + (learned.backoff_end > 0 and HOUR or MEMORY))
+      kept = math.max(kept, pause + (pause > 0 and HOUR or MEMORY))
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
   end
@@ -71,8 +75,13 @@ local function write_idle(scope)
   redis.call('PEXPIRE', scope.key, math.ceil(kept))
 end
 
+-- Whether a node has an account there with anything in it.
+local function is_in_use(scope)
+  return scope.held + scope.waiting + scope.resting > 0
+end
+
 local function write_scope(scope)
-  if scope.held == 0 and scope.waiting == 0 then return write_idle(scope) end
+  if not is_in_use(scope) then return write_idle(scope) end
   local is_ending = scope.expires < WALL + KEPT / 2
   if is_ending then scope.expires = WALL + KEPT end
   if scope.jobs then redis.call('HSET', scope.key, 'jobs', cmsgpack.pack(scope.jobs)) end

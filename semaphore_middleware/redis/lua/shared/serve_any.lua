@@ -47,6 +47,7 @@ local function apply_statement(scope, said)
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
+    if said.returned > own.returned then own.ended_at = NOW end
     own.returned = math.max(own.returned, said.returned)
     -- Else a node that gives back and asks again would overtake those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
@@ -55,6 +56,7 @@ local function apply_statement(scope, said)
   end
   -- What it was granted since is pending, too.
   own.pending = math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
+  own.resting = said.resting
   count(scope, own, 1)
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
@@ -70,14 +72,17 @@ local function pack_reply(scope, status, own)
   reply_available = force.limit - scope.held - scope.waiting
   reply_reason = scope.reason
   reply_retry_in, reply_backoff = scope.retry_in or -1, scope.backoff_begun or -1
-  local wants_feedback, is_backing_off = force.adaptive == 1, false
+  local wants_feedback, is_backing_off = force.adaptive == 1 or (own and own.failures > 0), false
   if learned then
     -- After a backoff also until it is known that the site answers again.
     wants_feedback = wants_feedback or learned.backoff + learned.failures > 0
       or learned.answered < learned.backoff_end
-    is_backing_off = NOW < learned.backoff_end
+    is_backing_off = NOW < math.max(learned.backoff_end, learned.failing_end)
     reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
-    if learned.is_down == 1 then reply_down_for = math.max(0, NOW - learned.failing_since) end
+    if learned.is_failing == 1 then reply_is_failing = 1 end
+    if learned.is_down == 1 and believes(learned, NODE) then
+      reply_down_for = math.max(0, NOW - learned.failing_since)
+    end
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
   if is_paced(scope) then reply_is_paced = 1 end
@@ -101,7 +106,7 @@ function serve_any(key, queue, text, state, account, learned)
   local scope = read_scope(key, queue, state, account, learned)
   if scope.job == false then
     read_jobs(scope)
-  elseif scope.job ~= JOB and scope.held + scope.waiting > 0 then
+  elseif scope.job ~= JOB and is_in_use(scope) then
     count_jobs(scope, JOB)
   else
     scope.job = JOB
@@ -119,7 +124,7 @@ function serve_any(key, queue, text, state, account, learned)
   end
   promote(scope)
   -- An account with nothing in it is closed: the next one has a higher term.
-  if own and own.returned == own.granted and own.asked <= own.granted then
+  if own and own.returned == own.granted and own.asked <= own.granted and own.resting == 0 then
     close_account(scope, NODE, own)
   end
   local reply = pack_reply(scope, status, own)

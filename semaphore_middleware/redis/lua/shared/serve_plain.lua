@@ -11,13 +11,13 @@
 -- - all that is asked for is free
 
 local function serve_plain(key, state, own, @said_(statement))
-  if math.max(@said_(further)) > 0 then return nil end
+  if math.max(said_resting, @said_(further)) > 0 then return nil end
   local @(state)
   if state then
     @(state) = cmsgpack.unpack(state)
     check_read(idle_since)
     if job ~= JOB or idle_since > 0 then return nil end
-    if waiting > 0 or told ~= '' or NOW >= due then return nil end
+    if waiting + resting > 0 or told ~= '' or NOW >= due then return nil end
     if said_concurrency < concurrency or math.max(@(further)) > 0 then return nil end
   else
     @(state) = @zeros(state)
@@ -29,15 +29,18 @@ local function serve_plain(key, state, own, @said_(statement))
   if own then
     @own_(account) = cmsgpack.unpack(own)
     check_read(own_burst)
-    if said_term ~= own_term or said_seq < own_seq or said_believed > own_granted then return nil end
+    if own_failures > 0 or said_term ~= own_term then return nil end
+    if said_seq < own_seq or said_believed > own_granted then return nil end
   elseif said_believed > said_returned then
     return nil
   else
     own_granted, own_returned, own_started, own_pending = said_believed, said_believed, said_started, 0
+    own_failures, own_ended_at = 0, 0
     own_served = tick + 1
     tick = own_served
   end
   local before, wanted = own_granted - own_returned, math.max(0, said_asked - own_granted)
+  if said_returned > own_returned then own_ended_at = NOW end
   own_returned = math.max(own_returned, said_returned)
   held = held - before + own_granted - own_returned + wanted
   if wanted > 0 and held > concurrency then return nil end
@@ -66,7 +69,7 @@ local function serve_plain(key, state, own, @said_(statement))
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)))
     if own then redis.call('HDEL', key, OWN) end
   else
-    own_term, own_seq, own_asked = said_term, said_seq, said_asked
+    own_term, own_seq, own_asked, own_resting = said_term, said_seq, said_asked, 0
     own_held_since, own_waiting_since = NOW - 1000 * said_held_age, NOW - 1000 * said_wait_age
     @own_(limit) = @said_(limit)
     own_job, own_weight = JOB, WEIGHT

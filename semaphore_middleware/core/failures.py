@@ -1,0 +1,63 @@
+"""One node's requests at a site that got no response, and its own pauses after them. No I/O."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from semaphore_middleware.model.feedback import Backoff
+
+IN_A_ROW = 3
+"""Requests without a response after which a node tries the site one request at a time."""
+
+
+@dataclass(slots=True)
+class Failures:
+    """Requests without a response, in a row.
+
+    The trouble may be this node's own: its resolver, its route, or a ban of its address. So the
+    server is asked first whether any other node gets on; if one does, or may, this node pauses
+    alone. Times are on the loop's clock.
+    """
+
+    in_a_row: int = 0
+    failed_at: float = -math.inf
+    """When the last of them failed."""
+    until: float = -math.inf
+    """The end of this node's own pause; infinite until the server has said whether it is to be."""
+    _pause: float = 0.0  # the length of the last one in seconds
+
+    def may_hold(self, now: float) -> float:
+        """How many permits this node may hold, as far as its own failures allow."""
+        if self.in_a_row < IN_A_ROW:
+            return math.inf
+        return 0 if now < self.until else 1
+
+    def note(self, began_at: float, now: float) -> None:
+        """A request that began at this time has failed now. One that began before the end of the
+        last pause belongs to it.
+        """
+        self.failed_at = now
+        self.in_a_row += 1
+        if self.in_a_row >= IN_A_ROW and began_at >= self.until:
+            self.until = math.inf
+
+    @property
+    def is_in_question(self) -> bool:
+        """True until the server has said whose fault they are."""
+        return self.until == math.inf
+
+    def begin_pause(self, now: float, backoff: Backoff) -> float:
+        """Begin a pause, twice as long as the last, and return its length."""
+        self._pause = min(backoff.most, max(backoff.start, 2 * self._pause))
+        self.until = now + self._pause
+        return self._pause
+
+    def end_pause(self) -> None:
+        """The site responds to no node, so that its own pauses count; or it responds."""
+        self.until, self._pause = -math.inf, 0.0
+
+    def end_question(self) -> None:
+        """The server will not say whose fault it is: its reply is lost."""
+        if self.is_in_question:
+            self.until = -math.inf
