@@ -97,7 +97,7 @@ def ages(crawl: Node, seconds: int) -> None:
 
 def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
     def begins() -> Node:
-        crawl = Node(client, "books", "one", recrawl_after=100.0)
+        crawl = Node(client, "books", "one", recrawl_after=10_000.0)
         crawl.joins(new_run=True)
         start = NewRequest(PLACES.new_place("a", 0), b"", b"start", of_run=True)
         assert crawl.pushes(start, start) == [True, True]  # sent twice, queued once
@@ -105,9 +105,9 @@ def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
 
     first, known = begins(), [b"%d" % number for number in range(200)]
     assert all(push(first, known))
-    ages(first, 99)
+    ages(first, 9_000)
     assert not any(push(first, known))
-    ages(first, 2)
+    ages(first, 1_001)
     assert all(push(first, known[:50]))
     assert not any(push(first, known[:50]))
     assert result_of(first.end(at_once=True))
