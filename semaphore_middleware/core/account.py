@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
-from semaphore_middleware.core.failures import IN_A_ROW, Failures
+from semaphore_middleware.core.failures import Failures
 from semaphore_middleware.core.line import Line
 from semaphore_middleware.core.observer import (
     BackoffStarted,
@@ -190,10 +190,15 @@ class Account:
         is_open = self.deadline < math.inf
         return not (is_open or self._held or self._line or self._ending)
 
-    def is_forgettable(self, now: float) -> bool:
+    @property
+    def is_forgettable(self) -> bool:
         """True if it is empty, and has no failures to remember."""
-        is_remembered = now < self._failures.failed_at + self._desk.backoff.most
-        return self.is_empty and (self._is_draining or not is_remembered)
+        if not self.is_empty:
+            return False
+        failures = self._failures
+        if self._is_draining or not failures.in_a_row:
+            return True
+        return self._desk.now() >= failures.failed_at + self._desk.backoff.most
 
     @property
     def is_at_limit(self) -> bool:
@@ -311,7 +316,7 @@ class Account:
             self.answered_at = max(self.answered_at, permit.granted_at)
         if outcome.failed:
             self._failures.note(permit.granted_at, self._desk.now())
-        else:
+        elif self._failures.in_a_row:
             self._failures = Failures()
         if outcome.refused:
             self._desk.emit(RefusalReported, self.scope)
@@ -323,8 +328,8 @@ class Account:
 
     def _may_hand_on(self, now: float) -> bool:
         """True if a permit may go from request to request: not where each start counts."""
-        may_start = self._failures.in_a_row < IN_A_ROW and not self._is_draining
-        return may_start and not self.starts_count and now < self.deadline
+        is_free = not (self.starts_count or self._is_draining or self._failures.are_many)
+        return is_free and now < self.deadline
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None
@@ -375,7 +380,10 @@ class Account:
 
     def _wanted(self, now: float) -> int:
         """How many of the waiting requests may start, as far as this node's own failures allow."""
-        return int(min(len(self._line), max(0, self._failures.may_hold(now) - len(self._held))))
+        waiting = len(self._line)
+        if not self._failures.are_many:
+            return waiting
+        return min(waiting, max(0, self._failures.may_hold(now) - len(self._held)))
 
     def pending_statements(self, now: float) -> list[Statement]:
         """The statements for the next call: the present counts, and before them, word for word, all
@@ -483,6 +491,8 @@ class Account:
     def _note_failures(self, reply: Reply, now: float) -> None:
         """After failures, pause with all other nodes if the site responds to none; else alone."""
         failures, feedback = self._failures, reply.statement.feedback
+        if not failures.are_many:
+            return
         if reply.is_failing:
             failures.end_pause()
         elif feedback and feedback.failed and failures.is_in_question:

@@ -27,10 +27,13 @@ class Failures:
     """The end of this node's own pause; infinite until the server has said whether it is to be."""
     _pause: float = 0.0  # the length of the last one in seconds
 
-    def may_hold(self, now: float) -> float:
-        """How many permits this node may hold, as far as its own failures allow."""
-        if self.in_a_row < IN_A_ROW:
-            return math.inf
+    @property
+    def are_many(self) -> bool:
+        """True if there are so many that this node makes one request at a time."""
+        return self.in_a_row >= IN_A_ROW
+
+    def may_hold(self, now: float) -> int:
+        """How many permits this node may hold, if there are many."""
         return 0 if now < self.until else 1
 
     def note(self, began_at: float, now: float) -> None:
@@ -39,7 +42,7 @@ class Failures:
         """
         self.failed_at = now
         self.in_a_row += 1
-        if self.in_a_row >= IN_A_ROW and began_at >= self.until:
+        if self.are_many and began_at >= self.until:
             self.until = math.inf
 
     @property
@@ -54,7 +57,7 @@ class Failures:
         return self._pause
 
     def end_pause(self) -> None:
-        """The site responds to no node, so that its own pauses count; or it responds."""
+        """The site responds to no node, so its own pauses count."""
         self.until, self._pause = -math.inf, 0.0
 
     def end_question(self) -> None:

@@ -275,7 +275,7 @@ class Outbox:
         """Forget the empty ones among these accounts."""
         for account in accounts:
             is_known = self.accounts.get(account.scope) is account
-            if is_known and account.is_forgettable(self.now()):
+            if is_known and account.is_forgettable:
                 del self.accounts[account.scope]
                 self._timers.drop(account)
                 self.emit(ScopeLeft, account.scope)

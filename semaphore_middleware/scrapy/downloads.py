@@ -257,10 +257,11 @@ class Downloads:
         self.admissions.move(admission, ON_THE_WIRE)
         admission.task = asyncio.current_task()
         ending = OVER
+        is_try = self._network.begin()
         try:
             if admission.failure is not None:
                 raise admission.failure
-            with permits.until_lost(), self._network.transfer():
+            with permits.until_lost():
                 response = await download(request)
             self._network.answered()
             permits.received(response.status, len(response.body))
@@ -276,6 +277,8 @@ class Downloads:
             raise
         finally:
             admission.task = None
+            if is_try:
+                self._network.end_try()
             self.admissions.move(admission, ending)
             if not has_fetch:
                 self.admissions.leave_fetch(admission)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,20 +79,20 @@ class Network:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), None if self._tries else left)
 
-    @contextmanager
-    def transfer(self) -> Iterator[None]:
-        """The context of a request on the wire."""
-        is_try = self.is_lost
-        self._tries += is_try
-        try:
-            yield
-        finally:
-            self._tries -= is_try
-            if is_try:
-                self._tell()
+    def begin(self) -> bool:
+        """A request begins. True if it is a try, whose end is to be told by `end_try`."""
+        self._tries += self.is_lost
+        return self.is_lost
+
+    def end_try(self) -> None:
+        """A try has ended."""
+        self._tries -= 1
+        self._tell()
 
     def answered(self) -> None:
         """A site has responded."""
+        if not self._silent:
+            return
         self._silent.clear()
         self._without_network = 0
         if self.is_lost:

@@ -87,12 +87,12 @@ def test_failures_are_remembered_though_nothing_is_held_or_waits() -> None:
     node = LoneNode()
     node.apply(fail(node, 1))
     assert node.account.is_empty
-    assert not node.account.is_forgettable(node.now())
+    assert not node.account.is_forgettable
     node.pass_time(MOST_S)
-    assert node.account.is_forgettable(node.now())
+    assert node.account.is_forgettable
     node.apply(fail(node, 1))
     node.account.drain()
-    assert node.account.is_forgettable(node.now())
+    assert node.account.is_forgettable
 
 
 def test_who_gives_up_while_its_node_pauses_says_so() -> None:

@@ -89,8 +89,9 @@ async def test_then_one_request_at_a_time_begins_in_growing_pauses(network: Netw
         await network.wait()
         assert network.may_begin()
         begun_at.append(loop.time())
-        with network.transfer():
-            assert not network.may_begin()
+        assert network.begin()
+        assert not network.may_begin()
+        network.end_try()
         assert not network.may_begin()
     gaps = [later - sooner for sooner, later in itertools.pairwise(begun_at)]
     assert all(gap >= START_S * 2**number for number, gap in enumerate(gaps))
