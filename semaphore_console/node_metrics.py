@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 from wsgiref.simple_server import WSGIServer
@@ -222,12 +224,17 @@ class Metrics(Observer):
             logger.info("Metrics for Prometheus are at http://%s:%d/metrics", shown, port)
 
     async def close(self) -> None:
-        """Free the port."""
+        """Free the port, even if there is no time to wait for the server's thread."""
         server = self._server
         self._server = None
         if server is not None:
-            await asyncio.to_thread(server.shutdown)
-            server.server_close()
+            with suppress(OSError):  # not every system allows it
+                # Wakes the thread, which looks only twice a second whether it is to end.
+                server.socket.shutdown(socket.SHUT_RDWR)
+            try:
+                await asyncio.to_thread(server.shutdown)
+            finally:
+                server.server_close()
 
     def on_event(self, event: Event) -> None:
         kind = type(event)

@@ -119,9 +119,9 @@ class HistoryWriter(Observer):
         if self._writer is None:
             return
         self._writer.cancel()
-        await asyncio.gather(self._writer, return_exceptions=True)
-        is_done = self._link.problem is not None
         try:
+            await asyncio.gather(self._writer, return_exceptions=True)
+            is_done = self._link.problem is not None
             while not is_done:  # the server may have hung up since the last minute
                 is_done = await self._link.attempt(partial(self._write, is_closing=True))
         finally:
