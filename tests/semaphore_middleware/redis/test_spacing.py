@@ -77,7 +77,7 @@ async def test_jitter_varies(server: RedisServer, jitter: float, least: float, m
         reply = await a.take(f"s{n}", 2, limit=limit)
         waits.append((reply.retry_in or 0) / 1e9)
     assert least - 1e-6 <= min(waits) <= max(waits) <= most
-    assert max(waits) - min(waits) >= 0.8 * (most - least)
+    assert max(waits) - min(waits) >= 0.5 * (most - least)  # 50 draws: one run in 10^13 is closer
 
 
 async def test_the_first_is_told_once_when_to_return(server: RedisServer, outside: Outside) -> None:
