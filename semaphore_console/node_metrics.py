@@ -37,6 +37,7 @@ from semaphore_middleware.core.observer import (
     PermitLost,
     Reconnected,
     RoundTrip,
+    SiteWalled,
     StatementRefused,
     StoreLost,
 )
@@ -66,7 +67,8 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
     BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
     HostDown: ("hosts_down", "Sites that this node was the first to find down."),
-    FailedAtOnce: ("failed_at_once", "Requests not made, because their site is down."),
+    SiteWalled: ("walled", "Sites that this node was the first to find walled."),
+    FailedAtOnce: ("failed_at_once", "Requests not made, because their site is down or walled."),
     AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),
     Reconnected: ("reconnects", "Connections to the server that were lost."),
     StoreLost: ("store_losses", "Times the server had lost its data, or was replaced."),

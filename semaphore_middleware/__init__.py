@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ServerRefusedError,
         ServerUnreachableError,
         SettingsError,
+        SiteWalledError,
     )
     from semaphore_middleware.middleware import SemaphoreMiddleware
     from semaphore_middleware.model.feedback import Backoff
@@ -56,6 +57,7 @@ __all__ = [
     "ServerState",
     "ServerUnreachableError",
     "SettingsError",
+    "SiteWalledError",
     "SyncSemaphore",
 ]
 

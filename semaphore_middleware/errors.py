@@ -47,5 +47,9 @@ class HostDownError(SemaphoreError):
     """
 
 
+class SiteWalledError(HostDownError):
+    """A site has refused all requests for a while, so this request was not made."""
+
+
 class ClosedError(SemaphoreError, RuntimeError):
     """The semaphore or `Admin` is closed, is closing, or was never entered. A `RuntimeError`."""

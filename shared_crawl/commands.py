@@ -18,9 +18,11 @@ from semaphore_middleware.commands.verbs import (
     Status,
     Verb,
     address_of,
+    admin_of,
     check_installed,
 )
 from semaphore_middleware.model.hosts import clean
+from semaphore_middleware.model.inspection import Inspection, refusals_text
 from shared_crawl.client import CrawlEndedError, Ending, Queued
 from shared_crawl.crawls import Crawls
 from shared_crawl.settings import CrawlSettings, checked
@@ -133,6 +135,11 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
         width = max(map(len, numbers))
         for stat, number in numbers.items():
             print(f"  {stat:{width}}  {number:>12,}")
+    for site in asyncio.run(_walled_sites(settings)) if found else ():
+        refusals = refusals_text(site.walled_for or 0.0, site.refused_by)
+        print(
+            f"\n{clean(site.scope)} is walled. {refusals}; its requests fail until it answers one."
+        )
 
 
 def _print_table(found: Mapping[str, Counts]) -> None:
@@ -162,6 +169,11 @@ async def _look(
         if not found[name].exists:
             raise _no_crawl(name)
     return found, stats
+
+
+async def _walled_sites(settings: BaseSettings) -> list[Inspection]:
+    async with admin_of(settings) as admin:
+        return [site for site in await admin.survey() if site.walled_for is not None]
 
 
 STATUS = Verb("show the shared crawls of the server", _status, _add_status)

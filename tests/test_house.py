@@ -15,7 +15,7 @@ PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
     *("Inspection", "Limit", "Member", "Permit", "PermitLostError", "PermitSet", "Rule"),
     *("SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
-    *("SettingsError", "SemaphoreAddon", "SemaphoreMiddleware"),
+    *("SettingsError", "SiteWalledError", "SemaphoreAddon", "SemaphoreMiddleware"),
     "SyncSemaphore",
 }
 

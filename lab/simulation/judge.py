@@ -72,6 +72,8 @@ class Judge:
         self.faults_end = BEGIN_S
         """When the last of those that are over ended."""
         self.begun = 0
+        self.failed_at_once = 0
+        """Requests for a site that is down or walled."""
         self._stalled: dict[str, float] = {}
         self._named_at: dict[tuple[int, str], float] = {}
         """By node and scope: when it last had an account there."""

@@ -8,11 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from lab.simulation.sites import Quota, Site, Wall
 from semaphore_middleware.model.limits import Limit
 
 SITES = ("a.com", "b.com", "c.com")
 SHARED = ("domain:com", "all")  # scopes that requests of several sites share
 LATE_S = 15.0  # when a node comes to a site that others have found to be down
+WALL_S = 50.0  # after which nothing but refusals are a wall
 PHASES_S = (24.0, 46.0, 68.0)  # of plans with jobs: when one leaves, comes back, and the end
 
 
@@ -67,6 +69,7 @@ class Plan:
     theme: str = ""
     jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
     machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
+    site: Callable[[], Site] | None = None  # what answers in place of each job's outcome
 
     def limit_of(self, node: int, scope: str) -> Limit:
         """The limit that a node names."""
@@ -164,6 +167,8 @@ def plan_for(seed: int) -> Plan:
     others = Random(f"{seed} sick")  # as below
     if others.random() < 0.02:
         return _sick(seed, others)
+    if others.random() < 0.01:
+        return _walled(seed, others)
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     plan = draw(seed, random)
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
@@ -337,6 +342,28 @@ def _sick(seed: int, random: Random) -> Plan:
         limits={"a.com": Limit(limit)},
         workers=tuple(workers),
         machines=dict.fromkeys(range(sick), 0) if is_one_machine else {},
+    )
+
+
+def _walled(seed: int, random: Random) -> Plan:
+    """A site that refuses everything for long, or all that is above a quota, and nodes whose pages
+    fail at once when it counts as walled.
+    """
+    nodes = random.choice((1, 2, 3))
+    period = random.choice((10.0, WALL_S / 2, 2 * WALL_S))
+    is_named = period > WALL_S or random.random() < 0.5
+    site = random.choice((partial(Wall, 2 * WALL_S), partial(Quota, 20, period, is_named)))
+    limit = Limit(random.choice((1, 2, 4)))
+    pages = (Job(("a.com",), random.choice((0.05, 0.2)), 0.1),) * 5000
+    return Plan(
+        seed,
+        "walled",
+        lease=3.0,
+        turn=random.choice((0.0, 0.1)),
+        nodes=nodes,
+        limits={"a.com": limit},
+        workers=tuple(Worker(n, pages) for n in range(nodes) for _ in range(limit.concurrency + 1)),
+        site=site,
     )
 
 

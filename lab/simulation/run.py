@@ -16,8 +16,9 @@ from lab.simulation.faults import OF_LINKS, End, Misfortune
 from lab.simulation.history import HISTORY_S, History
 from lab.simulation.judge import Judge, Request
 from lab.simulation.network import Network, Weather, Wire
-from lab.simulation.plan import LATE_S, PHASES_S, Fault, Job, Plan
+from lab.simulation.plan import LATE_S, PHASES_S, WALL_S, Fault, Job, Plan
 from lab.simulation.server import Server
+from lab.simulation.sites import Wall
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import (
@@ -180,6 +181,7 @@ class Node:
                 wanted, timeout=job.timeout, owner=request, priority=job.priority
             )
         except (TimeoutError, ClosedError, HostDownError) as error:
+            judge.failed_at_once += isinstance(error, HostDownError)
             judge.note(self.name, f"{' '.join(job.scopes)}: {type(error).__name__}")
             return
         finally:
@@ -199,6 +201,12 @@ class Node:
                 judge.on_begin(request)
                 self._run.history.on_begin(request)
                 began_at = self._run.world.now
+                if (
+                    self._run.site
+                    and (pause := self._run.site.refuses(began_at - BEGIN_S)) is not None
+                ):
+                    job = replace(job, outcome="refused", asks_pause=pause)
+                    request.job = job
                 try:
                     await asyncio.sleep(job.hold)
                 except asyncio.CancelledError:
@@ -251,6 +259,7 @@ class Run:
         self.history = History(self.judge, self.server)
         if plan.is_evicting:
             self.server.set_evicting()
+        self.site = plan.site() if plan.site else None
         self.nodes: list[Node] = []
         self.workers = [_Worker(one.node, list(one.jobs)) for one in plan.workers]
         self._tasks: list[tuple[Node, asyncio.Task[Any]]] = []
@@ -282,6 +291,8 @@ class Run:
             self._judge_shares()
         elif self.plan.kind == "sick":
             self._judge_sick()
+        elif self.plan.kind == "walled":
+            self._judge_walled()
         else:
             self._finish_work()
             self._close_all()
@@ -434,6 +445,31 @@ class Run:
         most = 2 * JUDGED_S / BACKOFF.most + plan.nodes  # a pause is shortened by up to half
         if (max(tries.values()) if is_well else sum(tries.values())) > most:
             judge.violate(f"SICK: a site that does not respond was tried {tries} times")
+
+    def _judge_walled(self) -> None:
+        """A wall is found when it has lasted, tried once a pause, and forgotten when it has gone. A
+        quota is none.
+        """
+        judge, plan = self.judge, self.plan
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        self.world.run(BEGIN_S + WALL_S - BACKOFF.most)
+        if judge.failed_at_once:
+            judge.violate("WALLED: too early")
+        self.world.run(BEGIN_S + WALL_S + 2 * BACKOFF.most + plan.lease)
+        is_wall = isinstance(self.site, Wall)
+        if is_wall != bool(judge.failed_at_once):
+            judge.violate(f"WALLED: {judge.failed_at_once} requests failed at once")
+        judge.started.clear()
+        self.world.run(BEGIN_S + 2 * WALL_S)
+        tries = sum(judge.started.values())
+        if is_wall and tries > WALL_S / BACKOFF.most:
+            judge.violate(f"WALLED: it was tried {tries} times")
+        self.world.run(self.world.now + 2 * BACKOFF.most)
+        judge.failed_at_once = 0
+        judge.started.clear()
+        self.world.run(self.world.now + 2 * JUDGED_S)
+        if judge.failed_at_once or not judge.started:
+            judge.violate(f"WALLED: {judge.failed_at_once} failed at once in the end")
 
     def _judge_shares(self) -> None:
         self.network.weather = Weather(latency=(0.0002, 0.0004))

@@ -34,13 +34,15 @@ from semaphore_middleware.core.observer import (
     RefusalReported,
     RequestBegun,
     RequestEnded,
+    SiteWalled,
     StatementRefused,
     UsageReported,
 )
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.turns import Hand, common_turn_end
-from semaphore_middleware.errors import HostDownError
+from semaphore_middleware.errors import HostDownError, SiteWalledError
 from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
+from semaphore_middleware.model.inspection import refusals_text
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.redis.protocol import Reply, Statement
@@ -129,6 +131,7 @@ class SiteState:
     is_overruled: bool = False
     """True if another node asks for a stricter limit."""
     is_down: bool = False
+    is_walled: bool = False
     paused_at: int = 0
     """When its last pause began, in milliseconds by the server's clock."""
     pause_length: float = 0.0
@@ -204,6 +207,11 @@ class Account:
     def is_at_limit(self) -> bool:
         """True if the site had no permit to spare at the last reply."""
         return self.site.available <= 0
+
+    @property
+    def is_walled(self) -> bool:
+        """True if the site has refused all requests for long, as last reported."""
+        return self.site.is_walled
 
     @property
     def starts_count(self) -> bool:
@@ -481,6 +489,7 @@ class Account:
         if self.site.is_paced and self._counts.started > statement.started:
             self._desk.send(self, True)  # some began before it was known that starts are spaced
         self._note_down(reply)
+        self._note_walled(reply)
         for permit in self._line.pop_answered(statement.seq):
             self._report_wait(permit)
         self._note_failures(reply, now)
@@ -561,15 +570,37 @@ class Account:
 
     def on_down(self, seconds: float) -> None:
         """The site counts as down, after `seconds` without a response: fail waiting requests."""
+        text = f"is down: it has not responded for {seconds:.0f} s; one request at a time"
+        self._fail_waiting(HostDownError, text)
+
+    def _note_walled(self, reply: Reply) -> None:
+        was_walled, seconds = self.site.is_walled, reply.walled_for
+        self.site.is_walled = seconds is not None
+        if seconds is not None:
+            if reply.backoff is not None and not was_walled:
+                self._desk.emit(SiteWalled, self.scope, seconds)
+                logger.warning(
+                    "%s is walled. %s. Requests fail at once, except one a pause, which tries it "
+                    "again.",
+                    self.scope,
+                    refusals_text(seconds, reply.refused_by),
+                )
+            self.on_walled(seconds, reply.refused_by)
+        elif was_walled:
+            logger.info("%s is no longer walled.", self.scope)
+
+    def on_walled(self, seconds: float, status: int) -> None:
+        """The site counts as walled, after `seconds` of nothing but refusals: fail waiting
+        requests.
+        """
+        text = f"is walled. {refusals_text(seconds, status)}; one request a pause"
+        self._fail_waiting(SiteWalledError, text)
+
+    def _fail_waiting(self, kind: type[HostDownError], text: str) -> None:
         waiting = self._line.clear()
         for permit in waiting:
             self._desk.emit(FailedAtOnce, permit)
-            permit._refuse(
-                HostDownError(
-                    f"{self.scope} is down: it has not responded for {seconds:.0f} s; one request "
-                    "at a time tries it again"
-                )
-            )
+            permit._refuse(kind(f"{self.scope} {text} tries it again"))
         if waiting:
             self._desk.send(self, True)
 

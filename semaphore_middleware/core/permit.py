@@ -38,6 +38,10 @@ class Holder(Protocol):
     """When the newest request known to have succeeded began, on any node."""
 
     @property
+    def is_walled(self) -> bool:
+        """True if the site has refused all requests for long, as last reported."""
+
+    @property
     def starts_count(self) -> bool:
         """True if requests are to begin soon after the grant."""
 
@@ -174,6 +178,11 @@ class Permit:
         """
         return self._account.answered_at
 
+    @property
+    def site_is_walled(self) -> bool:
+        """True if the site has refused all requests for long, as last reported."""
+        return self._account.is_walled
+
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         """Report a response of the site, after `latency` seconds. Call it before `release`.
 
@@ -183,12 +192,20 @@ class Permit:
         """
         self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
-    def refused(self, retry_after: float = 0.0, what: str = "refused a request") -> None:
+    def refused(
+        self, retry_after: float = 0.0, what: str = "refused a request", status: int = 0
+    ) -> None:
         """Report a refusal by the site. Call it before `release`: no node gets a permit
         of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
-        named no time, so the pause doubles from incident to incident. `what` it did is logged.
+        named no time, so the pause doubles from incident to incident. `what` it did is logged;
+        operators see the `status` of its response.
+
+        After nothing but refusals for ten times the semaphore's `backoff.down_after`, in at least
+        five incidents, requests fail at once with `SiteWalledError`, but for one a pause. Time that
+        the site has named does not count.
         """
-        self._outcome = Feedback(refused=True, retry_after=max(0.0, retry_after), what=what)
+        pause = max(0.0, retry_after)
+        self._outcome = Feedback(refused=True, retry_after=pause, status=status, what=what)
 
     def failed(self) -> None:
         """Report a site without a response: it refused the connection, or took too long.

@@ -216,6 +216,8 @@ class Session:
                 account.on_backoff(paused_at, length)
             case "down", (down_for,):
                 account.on_down(down_for / 1000)
+            case "walled", (walled_for, status):
+                account.on_walled(walled_for / 1000, status)
 
     async def _join(self) -> None:
         """At the start: check that nothing is missing, and join the epoch."""

@@ -28,6 +28,8 @@ class Feedback:
     """True if the site did not respond at all."""
     retry_after: float = 0.0
     """Seconds of pause requested by the site, with any answer; 0: none."""
+    status: int = 0
+    """The status of the refusal; 0: it has none."""
     what: str = "refused a request"
     """The refusal in words, for the log of this node."""
 
@@ -80,6 +82,8 @@ class FeedbackSummary:
     """Age of the youngest request with any response."""
     retry_after: Wire[float] = 0.0
     """The longest pause requested by the site, in seconds; 0: none."""
+    status: Wire[int] = 0
+    """The status of the last refusal."""
     cause: str = "asked for a pause"
     """The reason for a pause, for the log of this node."""
 
@@ -101,5 +105,6 @@ class FeedbackSummary:
             bad_age=min((age for _, age in bad), default=0.0),
             answer_age=min((age for feedback, age in known if not feedback.failed), default=0.0),
             retry_after=max((feedback.retry_after for feedback, _ in known), default=0.0),
+            status=next((f.status for f, _ in reversed(bad) if f.refused), 0),
             cause=causes[-1] if causes else "asked for a pause",
         )

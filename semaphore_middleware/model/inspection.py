@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from semaphore_middleware.model.limits import LIMITLESS, Limit
-from semaphore_middleware.model.reasons import Reason
+from semaphore_middleware.model.reasons import Reason, time_of
 from semaphore_middleware.model.wire import Wire
+
+
+def refusals_text(seconds: float, status: int) -> str:
+    """For how long a site has refused all requests, and by which status (0: none) the last."""
+    last = f", the last one with status {status}" if status else ""
+    return f"It has refused all requests for {time_of(seconds)}{last}"
+
 
 NO_LIMIT = Limit(LIMITLESS)
 
@@ -126,6 +133,10 @@ class Inspection:
     """Requests with a permit granted since the scope was last idle."""
     down_for: Wire[float | None] = None
     """Seconds without a response, if the site is down; None: it is not."""
+    walled_for: Wire[float | None] = None
+    """Seconds of nothing but refusals, if the site is walled; None: it is not."""
+    refused_by: Wire[int] = 0
+    """The status of its last refusal since its last good answer; 0: none."""
     reason: Wire[Reason | None] = None
     """The reason why nothing may start now; None: something may, or the scope is idle."""
     wait: Wire[float | None] = None
@@ -159,7 +170,10 @@ class Inspection:
     @property
     def why(self) -> str:
         """The reason in words, with its remaining time; empty: something may start."""
-        return self.reason.text(self.wait) if self.reason else ""
+        text = self.reason.text(self.wait) if self.reason else ""
+        if self.walled_for is None:
+            return text
+        return f"{text} {refusals_text(self.walled_for, self.refused_by)}."
 
     @property
     def waiting(self) -> int:

@@ -37,6 +37,7 @@ REASONS = (
         "The site refused a request, did not respond, or asked for a pause.",
     ),
     Reason("down", "closed", "The site is down: it has not responded for long."),
+    Reason("walled", "closed", "The site is walled: it has refused all requests for long."),
     Reason("full", "no_room", "All permits are held."),
     Reason("adaptive", "no_room", "All permits are held that the site's answers allow for now."),
     Reason("failing", "no_room", "The site does not respond, so one request at a time tries it."),

@@ -21,6 +21,7 @@ from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.limits import PARTS, Limit
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.rules import LoggedChange, Rule
+from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.model.wire import Wire
 from semaphore_middleware.redis.records import (
     HEAD,
@@ -111,6 +112,10 @@ class Reply:
     """True if the site responds to none of the nodes that have tried it."""
     down_for: Wire[float | None]
     """For how long the site has not responded, if it counts as down, and this node has tried it."""
+    walled_for: Wire[float | None]
+    """For how long the site has refused all requests, if it counts as walled."""
+    refused_by: Wire[int]
+    """The status of a walled site's last refusal."""
     answered_ago: Wire[float | None]
     """Age of the youngest request with a good answer."""
     held: Wire[int]
@@ -150,13 +155,14 @@ RECORDS: Mapping[str, Record] = {
 """By their names in scripts."""
 
 
-NUMBERS = {"granted": 2, "retry": 1, "backoff": 2, "down": 1, "changed": 0}
+NUMBERS = {"granted": 2, "retry": 1, "backoff": 2, "down": 1, "walled": 2, "changed": 0}
 """How many numbers each kind of notification has, before the scope. Times are in milliseconds.
 
 - `granted`: the term, and how many permits are granted under it.
 - `retry`: time until asking again is worth it.
 - `backoff`: when the pause began, by the server's wall clock, and how long it is.
 - `down`: for how long the site has not responded.
+- `walled`: for how long the site has refused all requests, and the status of the last refusal.
 - `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
 """
 _NUMBER = re.compile("[0-9]{1,16}")
@@ -210,7 +216,7 @@ def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `read_feedback`)."""
     numbers = asdict(feedback) | asdict(backoff)
-    numbers["retry_after"] = min(feedback.retry_after, backoff.most)
+    numbers["retry_after"] = min(feedback.retry_after, LONGEST_S)
     return FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))
 
 

@@ -185,6 +185,10 @@ OF_KEYS = {
             "is_down": NUMBER,  # 1 if requests are to fail, but for one at a time
             "tried": TEXT,  # while it fails: machine and node of those that found so
             "trial": TEXT,  # the node whose first try is, or was, on the wire
+            "refusing_since": NUMBER,  # that it refuses all requests; or until it may, as it said
+            "incidents": NUMBER,  # of refusals since, without a time
+            "is_walled": NUMBER,  # 1 if requests are to fail, but for one at a time
+            "refused_by": NUMBER,  # the status of the last refusal
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
             "answered": NUMBER,  # when the youngest request began that was answered well; 0: none

@@ -155,13 +155,16 @@ class ResponseClassifier:
             is_refused and (is_of_site or not _answers_others(permit, request))
         ):
             retries = self._retries_most(admission, is_of_site)
+            if permit.site_is_walled:
+                retries = 0
             admission.retries_most = retries
             refusals = request.meta.get(REFUSALS_KEY, 0)
             cause = _refusal_text(request, response, refusals + 1, max(retries, refusals) + 1)
-            permit.refused(found or pause or 0.0, cause)
+            permit.refused(found or pause or 0.0, cause, response.status)
             return True
         admission.is_own_trouble = is_refused
-        latency = None if is_refused or response.status >= 500 else _latency(permit, request)
+        is_good = not is_refused and response.status < 500 and not _is_robotstxt(request)
+        latency = _latency(permit, request) if is_good else None
         permit.answered(latency, 0.0 if reset is None else pause or 0.0)
         return is_refused
 
@@ -263,6 +266,11 @@ def _refusal_text(request: Request, response: Response, tries: int, most: int) -
     url = urlparse_cached(request)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return f"answered {response.status} to {request.method} {path} (try {tries} of {most})"
+
+
+def _is_robotstxt(request: Request) -> bool:
+    """True if the answer says nothing about pages: sites answer it that refuse all of these."""
+    return bool(urlparse_cached(request).path == "/robots.txt")
 
 
 def _latency(permit: Permit, request: Request) -> float:

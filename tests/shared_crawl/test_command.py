@@ -11,7 +11,9 @@ from redis import Redis
 
 from shared_crawl.client import NextStep
 from tests.crawler.conftest import Scrapy, serving
+from tests.semaphore_middleware.redis.test_refusals import meet_a_wall
 from tests.support.cli import Ran, semaphore
+from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import node, result_of
 
@@ -59,6 +61,17 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     assert two.size.queued == 1
     told = ran(server, "status", "nothing")
     assert told == (4, "", "scrapy frontier: there is no crawl 'nothing'\n")
+
+
+async def test_walled_sites_are_listed(server: RedisServer, client: Redis) -> None:
+    node(client, "one", crawl="books").push(b"a")
+    caller = await Caller.join(server, "a")
+    await meet_a_wall(caller, Outside(server))
+    said = (
+        "s is walled. It has refused all requests for 10 min, the last one with status 403; its "
+        "requests fail until it answers one."
+    )
+    assert ran(server, "status").lines[-1] == said
 
 
 def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis) -> None:

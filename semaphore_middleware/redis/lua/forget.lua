@@ -1,5 +1,5 @@
--- Forgets of a site its backoff and that it is down; or all that its answers have taught, and the limits of
--- nodes that have no open account any more.
+-- Forgets of a site its backoff, and that it is down or walled; or all that its answers have taught, and the
+-- limits of nodes that have no open account any more.
 -- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
 @include(shared/scopes)
@@ -18,5 +18,6 @@ if ARGV[3] == 'all' then
 elseif learned then
   learned.backoff_end, learned.backoff = 0, 0
   end_failing(learned)
+  end_refusals(learned)
   redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
 end

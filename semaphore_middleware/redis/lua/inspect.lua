@@ -43,18 +43,21 @@ local function rows_of(scope)
   return rows
 end
 
+local NOTHING = nothing_learned()
+
 -- Why nothing may start now (0: something may, or nothing is to), and for how long (ms; -1: it is not known).
 local function held_back_by(scope)
   local opens_at, closed_by = opens(scope)
   if NOW < opens_at then return closed_by, opens_at < math.huge and opens_at - NOW or -1 end
-  -- A site that is down stays so until a request has tried it.
-  if scope.learned and scope.learned.is_down == 1 then return @reason(down), -1 end
+  -- A site that is down, or walled, stays so until a request has tried it.
+  local learned = scope.learned or NOTHING
+  if learned.is_down == 1 then return @reason(down), -1 end
+  if learned.is_walled == 1 then return @reason(walled), -1 end
   if scope.held + scope.waiting == 0 then return 0, -1 end
   local _, reason, wait = grantable(scope)
   return reason or 0, wait or -1
 end
 
-local NOTHING = nothing_learned()
 local function reply_of(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   apply_limit(scope)
@@ -65,6 +68,8 @@ local function reply_of(key, queue)
   local backoff_last = learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
   local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
+  local walled_for = learned.is_walled == 1 and math.max(0, NOW - learned.refusing_since) or -1 -- ms
+  local refused_by = learned.refused_by
   local reason, wait = held_back_by(scope)
   local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))
   return { numbers, force.by or '', rows_of(scope) }

@@ -24,10 +24,11 @@ REPLY = {
     "held": 0,
     "paused_at": 0,
     "pause_length": 0.0,
+    "refused_by": 0,
     **dict.fromkeys(
         ("is_counted", "is_paced", "wants_feedback", "is_stricter", "is_failing"), False
     ),
-    **dict.fromkeys(("retry_in", "backoff", "down_for", "answered_ago", "reason")),
+    **dict.fromkeys(("retry_in", "backoff", "down_for", "walled_for", "answered_ago", "reason")),
 }
 """What the server says if a test does not care."""
 

@@ -9,7 +9,13 @@ from semaphore_middleware import AcquireTimeoutError, FairSemaphore
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
-from tests.semaphore_middleware.redis.test_refusals import FAILED, asked_for, go_down, one_more
+from tests.semaphore_middleware.redis.test_refusals import (
+    FAILED,
+    asked_for,
+    go_down,
+    meet_a_wall,
+    one_more,
+)
 from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -48,6 +54,11 @@ async def down(caller: Caller, outside: Outside) -> Limit:
     return LIMIT
 
 
+async def walled(caller: Caller, outside: Outside) -> Limit:
+    await meet_a_wall(caller, outside)
+    return LIMIT
+
+
 async def full(caller: Caller, _: Outside) -> Limit:
     await caller.take("s", 2, limit=LIMIT)
     return LIMIT
@@ -70,8 +81,12 @@ async def rate(caller: Caller, _: Outside) -> Limit:
     return PACED["rate"]
 
 
-CASES: list[Case] = [recovery, paused, backoff, down, full, adaptive, failing, delay, rate]
-TIMED = ("recovery", "backoff", "down", "delay", "rate")
+CASES: list[Case] = [
+    *(recovery, paused, backoff, down, walled),
+    *(full, adaptive, failing),
+    *(delay, rate),
+]
+TIMED = ("recovery", "backoff", "down", "walled", "delay", "rate")
 
 
 def test_each_reason_has_a_case_here() -> None:

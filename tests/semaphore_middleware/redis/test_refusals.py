@@ -142,6 +142,107 @@ async def test_after_ten_idle_minutes_the_next_pause_is_the_first_again(
     assert (await one_more(a, outside, REFUSED)).backoff == backoff
 
 
+# A site that refuses everything -------------------------------------------------------------------
+
+LONG_S = 601.0  # longer than ten times `Backoff.down_after`
+ROBOTS_OR_ERROR = Feedback()
+
+
+def refuse_for(outside: Outside, seconds: float) -> None:
+    """Let the refusals have begun so much earlier."""
+    since = float(outside.look("s")[0].learned["refusing_since"])
+    outside.edit("s", "learned", refusing_since=since - 1000 * seconds)
+
+
+async def meet_a_wall(caller: Caller, outside: Outside) -> Reply:
+    """Five incidents, the last one long after the first."""
+    for _ in range(4):
+        await one_more(caller, outside, REFUSED)
+    refuse_for(outside, LONG_S)
+    return await one_more(caller, outside, Feedback(refused=True, status=403))
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "is_walled"),
+    [
+        ([REFUSED] * 4, LONG_S, True),
+        ([REFUSED] * 3, LONG_S, False),
+        ([REFUSED] * 4, 590, False),
+        ([*[REFUSED] * 2, GOOD, *[REFUSED] * 3], LONG_S, False),
+        ([*[REFUSED] * 2, ROBOTS_OR_ERROR, FAILED, *[REFUSED] * 2], LONG_S, True),
+        # What a site has named is neither duration nor incident, however long it is.
+        ([*[REFUSED] * 3, asked_for(1)], LONG_S, False),
+        ([*[REFUSED] * 2, asked_for(3600), *[REFUSED] * 5], LONG_S, False),
+        ([asked_for(3600), *[REFUSED] * 4], 3600 + LONG_S, False),
+    ],
+)
+async def test_nothing_but_refusals_for_long_are_a_wall(
+    server: RedisServer, outside: Outside, before: list[Feedback], seconds: float, is_walled: bool
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    for number, outcome in enumerate(before):
+        await one_more((a, b)[number % 2], outside, outcome)
+    refuse_for(outside, seconds)
+    outside.end_backoff()
+    await a.take("s", limit=LIMIT)
+    await b.take("s", 9, limit=LIMIT)
+    outside.told()
+    reply = await report(a, Feedback(refused=True, status=403))
+    assert (reply.walled_for is not None) == is_walled
+    told = [(node, text.split()) for node, text in outside.told() if text.startswith("walled")]
+    assert [node for node, _ in told] == ["b"] * is_walled, "others hear of it"
+    for _, milliseconds, status, scope in (words for _, words in told):
+        assert 1000 * LONG_S <= float(milliseconds) < 1000 * (LONG_S + 60)
+        assert (status, scope) == ("403", "s")
+    assert ((await b.renew("s", limit=LIMIT)).walled_for is not None) == is_walled
+
+
+async def test_after_a_time_that_the_site_has_named_a_wall_takes_as_long(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await one_more(a, outside, asked_for(3600))
+    refuse_for(outside, 3600 + LONG_S)
+    for _ in range(4):
+        assert (await one_more(a, outside, REFUSED)).walled_for is None
+    assert (await one_more(a, outside, REFUSED)).walled_for is not None
+
+
+async def test_one_request_a_pause_tries_a_wall(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await meet_a_wall(a, outside)
+    for pause in (32, 64, 128):
+        outside.end_backoff()
+        await a.take("s", limit=LIMIT)
+        assert (await b.take("s", limit=LIMIT)).walled_for is not None
+        assert outside.held() == {"a": 1}
+        await b.give_up("s", limit=LIMIT)
+        reply = await report(a, asked_for(pause) if pause > 99 else REFUSED)
+        assert reply.backoff == pause
+        assert reply.walled_for is not None
+        assert ((await a.inspect("s")).walled_for or 0) >= LONG_S
+
+
+@pytest.mark.parametrize("end", ["good", "resume", "reset", "error", "failed"])
+async def test_a_good_answer_ends_a_wall_and_so_does_an_operator(
+    server: RedisServer, outside: Outside, end: str
+) -> None:
+    a = await Caller.join(server, "a")
+    await meet_a_wall(a, outside)
+    seen = await a.inspect("s")
+    assert "It has refused all requests for 10 min, the last one with status 403." in seen.why
+    if end in ("resume", "reset"):
+        await getattr(a.admin, end)("s")
+    else:
+        outcomes = {"good": GOOD, "error": ROBOTS_OR_ERROR, "failed": FAILED}
+        await one_more(a, outside, outcomes[end])
+        outside.end_backoff()
+    is_over = end not in ("error", "failed")
+    assert ((await a.inspect("s")).walled_for is None) == is_over
+    granted = (await a.take("s", 9, limit=LIMIT)).granted - a.book("s").returned
+    assert granted == (LIMIT.concurrency if is_over else 1)
+
+
 # A site that does not respond ---------------------------------------------------------------------
 
 A_WHILE_S = 90.0  # longer than `Backoff.down_after`

@@ -1,13 +1,15 @@
 """Crawls of a site that refuses lose no request, and a host that is down costs others nothing."""
 
 import logging
+from collections import Counter
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
 
-from semaphore_middleware.errors import HostDownError
+from semaphore_middleware.errors import HostDownError, SiteWalledError
 from tests.support.crawls import By, Crawl, Log, both, pages
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -135,6 +137,51 @@ async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, 
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 0
     assert crawl.stat("retry/count") == 2
+
+
+# Sites that refuse everything ---------------------------------------------------------------------
+
+WALLED_SOON: dict[str, Any] = {
+    "SEMAPHORE_DOWN_AFTER": 0.05,
+    "SEMAPHORE_BACKOFF_START": 0.05,
+    "SEMAPHORE_BACKOFF_MAX": 0.2,
+    "SEMAPHORE_BACKOFF_TIMES": 100,
+}
+
+
+@both
+async def test_a_site_that_refuses_everything(
+    server: RedisServer, site: Site, by: By, caplog: Log
+) -> None:
+    site.refusals = None
+    walled = [Request(site.url(f"/busy/{n}"), priority=1) for n in range(20)]
+    alive = pages(site, 9, host="localhost")
+    crawl = Crawl(server, *walled, *alive, by=by, limit=2, **WALLED_SOON)
+    await crawl.finished()
+    refused = sum(visit.path.startswith("/busy/") for visit in site.visits)
+    assert refused < 60, "plain Scrapy asks three times for each"
+    ends = Counter(type(error) for error in crawl.spider.failures)
+    assert len(crawl.spider.responses) == 9, "of the site that answers"
+    assert ends[SiteWalledError] + ends[HttpError] == 20, "who tries it last gets the response"
+    assert ends[SiteWalledError] == crawl.stat("semaphore/failed_at_once") > 0
+    assert crawl.stat("semaphore/walled") == 1
+    said = [message for message in caplog.messages if "is walled. It has refused" in message]
+    assert len(said) == 1
+    assert "the last one with status 429. Requests fail at once" in said[0]
+    assert server.members() == {}
+
+
+@both
+async def test_a_quota_that_names_its_reset_is_waited_for(
+    server: RedisServer, site: Site, by: By
+) -> None:
+    settings = WALLED_SOON | {"SEMAPHORE_DOWN_AFTER": 0, "SEMAPHORE_BACKOFF_MAX": 0.2}
+    site.refusals, site.refusal_headers = 12, {"Retry-After": "1"}
+    visited = [Request(site.url(f"/busy/{n}")) for n in range(10)]
+    crawl = Crawl(server, *visited, by=by, limit=1, **settings)
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 10
+    assert crawl.stat("semaphore/walled") == 0
 
 
 # Hosts that do not respond ------------------------------------------------------------------------

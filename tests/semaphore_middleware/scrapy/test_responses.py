@@ -39,10 +39,12 @@ class FakePermit:
     def __init__(self) -> None:
         self.granted_at = asyncio.get_running_loop().time()
         self.site_answered_at = -math.inf
+        self.site_is_walled = False
         self.told: list[Any] = []
 
-    def refused(self, retry_after: float, what: str) -> None:
-        assert "to GET / (try " in what
+    def refused(self, retry_after: float, what: str, status: int) -> None:
+        assert f"answered {status} to GET /" in what
+        assert "(try " in what
         self.told.append(("refused", retry_after))
 
     def answered(self, latency: float | None, retry_after: float) -> None:
@@ -71,6 +73,7 @@ def recorded(
     request: Request,
     seen: ResponseClassifier | None = None,
     answered_ago: float = math.inf,
+    is_walled: bool = False,
     **headers: Any,
 ) -> Any:
     """What the permit is told of a response. The site answered a request well that began so many
@@ -78,6 +81,7 @@ def recorded(
     """
     permit = FakePermit()
     permit.site_answered_at = permit.granted_at - answered_ago
+    permit.site_is_walled = is_walled
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     response = Response("http://a/", status=status, headers=names)
     record = (seen or classifier()).record_response
@@ -123,6 +127,17 @@ async def test_what_is_told_of_a_response(
     status: int, meta: dict[str, Any], headers: dict[str, Any], told: tuple[Any, ...]
 ) -> None:
     assert recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
+
+
+async def test_a_robots_txt_says_only_that_the_site_is_there() -> None:
+    request = Request("http://a/robots.txt", meta=dict(MEASURED))
+    assert recorded(200, request) == [("answered", None, 0)]
+
+
+async def test_what_has_tried_a_wall_is_not_made_again() -> None:
+    seen, request = classifier(), Request("http://a/")
+    recorded(429, request, seen, is_walled=True)
+    assert retried(seen, request) is None
 
 
 async def test_a_latency_that_the_handler_does_not_measure_is_the_time_since_the_grant() -> None:

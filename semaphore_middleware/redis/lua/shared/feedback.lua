@@ -23,6 +23,7 @@ local function apply_feedback(scope, report)
   @include(shared/adaptive)
   @include(shared/backoff)
   @include(shared/down)
+  @include(shared/walled)
 
   if scope.force.adaptive == 1 and learned.working == 0 then begin_working() end
   if report.good + report.errors + report.refused > 0 then
@@ -31,14 +32,17 @@ local function apply_feedback(scope, report)
     if NOW - report.answer_age >= learned.failing_since then end_failing(learned) end
   end
   if report.good > 0 then
+    end_refusals(learned)
     recover()
     hear_latency()
   end
   local asked = math.min(report.retry_after, report.most)
   if report.refused > 0 then
     begin_backoff(asked, 'backoff_end')
+    hear_refusals()
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
   end
+  if asked > 0 then hear_named_time() end
   if report.failed > 0 then hear_failures(asked) end
 end

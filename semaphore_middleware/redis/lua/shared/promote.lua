@@ -116,13 +116,16 @@ local function opens(scope, is_first_try)
   local failing_end = learned and not is_first_try and learned.failing_end or 0
   local open_at = learned and math.max(learned.backoff_end, failing_end) or 0
   if open_at <= FROM then return FROM, @reason(recovery) end
-  return open_at, learned.is_down == 1 and failing_end == open_at and @reason(down) or @reason(backoff)
+  if learned.is_down == 1 and failing_end == open_at then return open_at, @reason(down) end
+  return open_at, learned.is_walled == 1 and @reason(walled) or @reason(backoff)
 end
 
 -- How many may hold a permit, and what sets that number.
 local function room(scope, is_first_try)
   local force = scope.force
-  if is_failing(scope.learned) and not is_first_try then return 1, @reason(failing) end
+  local learned = scope.learned
+  if is_failing(learned) and not is_first_try then return 1, @reason(failing) end
+  if learned and learned.is_walled == 1 then return 1, @reason(walled) end
   return force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
 end
 
