@@ -8,12 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lab.simulation.sites import Quota, Site, Wall
+from lab.simulation.sites import Meter, Quota, Site, Wall
 from semaphore_middleware.model.limits import Limit
 
 SITES = ("a.com", "b.com", "c.com")
 SHARED = ("domain:com", "all")  # scopes that requests of several sites share
 LATE_S = 15.0  # when a node comes to a site that others have found to be down
+PACE_CHANGES_S = 120.0
 WALL_S = 50.0  # after which nothing but refusals are a wall
 PHASES_S = (24.0, 46.0, 68.0)  # of plans with jobs: when one leaves, comes back, and the end
 
@@ -169,6 +170,8 @@ def plan_for(seed: int) -> Plan:
         return _sick(seed, others)
     if others.random() < 0.01:
         return _walled(seed, others)
+    if others.random() < 0.01:
+        return _metered(seed, others)
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     plan = draw(seed, random)
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
@@ -364,6 +367,26 @@ def _walled(seed: int, random: Random) -> Plan:
         limits={"a.com": limit},
         workers=tuple(Worker(n, pages) for n in range(nodes) for _ in range(limit.concurrency + 1)),
         site=site,
+    )
+
+
+def _metered(seed: int, random: Random) -> Plan:
+    """A site that meters starts, and nodes that want more than it allows. Its rate changes."""
+    nodes = random.choice((1, 2, 4))
+    before, after = random.choice(((5.0, 2.0), (2.0, 10.0), (3.5, 5.0)))
+    burst = random.choice((3.0, 5.0, 10.0))
+    hold = random.choice((0.05, 0.3, 1.0))
+    limit = Limit(12 if hold == 1.0 else 8)
+    pages = (Job(("a.com",), hold, 0.0),) * 5000
+    return Plan(
+        seed,
+        "metered",
+        lease=3.0,
+        turn=random.choice((0.0, 0.1)),
+        nodes=nodes,
+        limits={"a.com": limit},
+        workers=tuple(Worker(n, pages) for n in range(nodes) for _ in range(limit.concurrency + 1)),
+        site=partial(Meter, ((0.0, before), (PACE_CHANGES_S, after)), burst),
     )
 
 

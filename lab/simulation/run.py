@@ -16,9 +16,9 @@ from lab.simulation.faults import OF_LINKS, End, Misfortune
 from lab.simulation.history import HISTORY_S, History
 from lab.simulation.judge import Judge, Request
 from lab.simulation.network import Network, Weather, Wire
-from lab.simulation.plan import LATE_S, PHASES_S, WALL_S, Fault, Job, Plan
+from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, WALL_S, Fault, Job, Plan
 from lab.simulation.server import Server
-from lab.simulation.sites import Wall
+from lab.simulation.sites import Meter, Wall
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import (
@@ -51,7 +51,11 @@ BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
 COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
-LIMIT_KEPT_MS = 7.1 * 86400e3  # of what an adaptive limit remembers; a clock set back adds to it
+LESSON_KEPT_MS = 7.1 * 86400e3  # of a limit or gap that was learned; a clock set back adds to it
+PACE_LEARNED_S = 60.0
+MOST_REFUSED = 0.05
+LEAST_USED = 0.8
+REFUSAL_S = 0.02  # until a site refuses a request
 CLOSING_S = 2.5  # that closing a node may take
 FIRST_TRY_S = 0.5  # of a node that comes to a site that is down
 JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
@@ -206,7 +210,7 @@ class Node:
                     and (pause := self._run.site.refuses(began_at - BEGIN_S)) is not None
                 ):
                     job = replace(job, outcome="refused", asks_pause=pause)
-                    request.job = job
+                    request.job = job = replace(job, hold=min(job.hold, REFUSAL_S))
                 try:
                     await asyncio.sleep(job.hold)
                 except asyncio.CancelledError:
@@ -227,7 +231,7 @@ class Node:
         self._judge.note(self.name, f"ends {' '.join(job.scopes)}: {job.outcome}")
         self._judge.on_answer(request)
         if job.outcome == "refused":
-            permit.refused(job.asks_pause)
+            permit.refused(job.asks_pause, is_metered=isinstance(self._run.site, Meter))
             self._run.history.on_refused(permit.scope)
         elif job.outcome == "failed":
             permit.failed()
@@ -293,6 +297,8 @@ class Run:
             self._judge_sick()
         elif self.plan.kind == "walled":
             self._judge_walled()
+        elif self.plan.kind == "metered":
+            self._judge_metered()
         else:
             self._finish_work()
             self._close_all()
@@ -324,7 +330,8 @@ class Run:
         is_calm = self.plan.kind == "calm"
         settling_since = BEGIN_S if is_calm else judge.faults_end
         has_settled = self.world.now > settling_since + 2.5 * lease
-        if has_settled and (is_calm or not self._faults_left):
+        is_metered = self.plan.kind == "metered"  # there it may be a learned gap that is waited for
+        if has_settled and not is_metered and (is_calm or not self._faults_left):
             living = [node for node in self.nodes if not node.host.is_dead]
             judge.check_progress(living, judge.free_after())
         if any(not task.done() for _, task in self._tasks):
@@ -403,8 +410,8 @@ class Run:
     def _check_keys(self) -> None:
         """Keys end by themselves, but for those of which one is enough for all."""
         for key, left_ms in self.server.keys_left():
-            is_limit = key.startswith(KEYS.named("limit"))
-            most_ms = LIMIT_KEPT_MS if is_limit else MOST_KEPT_MS
+            is_lesson = key.startswith((KEYS.named("limit"), KEYS.named("scope")))
+            most_ms = LESSON_KEPT_MS if is_lesson else MOST_KEPT_MS
             is_late = left_ms is None or left_ms > most_ms
             if is_late and key not in (KEYS.epoch, KEYS.rules, KEYS.changed_rules):
                 self.judge.violate(f"EXPIRY {key.decode()}: {left_ms}")
@@ -470,6 +477,23 @@ class Run:
         self.world.run(self.world.now + 2 * JUDGED_S)
         if judge.failed_at_once or not judge.started:
             judge.violate(f"WALLED: {judge.failed_at_once} failed at once in the end")
+
+    def _judge_metered(self) -> None:
+        """Once its pace is known, a site refuses little, and answers nearly all that it allows;
+        when its rate has changed, again.
+        """
+        site = self.site
+        assert isinstance(site, Meter)
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        for begins in (BEGIN_S, BEGIN_S + PACE_CHANGES_S):
+            self.world.run(begins + PACE_LEARNED_S)
+            since = self.world.now
+            site.answered = site.refused = 0
+            self.world.run(begins + PACE_CHANGES_S)
+            allowed = site.rate(since - BEGIN_S) * (self.world.now - since)
+            share, used = site.refused / (site.answered + site.refused), site.answered / allowed
+            if share > MOST_REFUSED or used < LEAST_USED:
+                self.judge.violate(f"METERED: {share:.1%} refused, {used:.0%} of the rate used")
 
     def _judge_shares(self) -> None:
         self.network.weather = Weather(latency=(0.0002, 0.0004))

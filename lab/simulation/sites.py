@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -40,3 +41,30 @@ class Quota:
             self._answered += 1
             return None
         return self.period - passed if self.is_named else 0.0
+
+
+class Meter:
+    """A token bucket: `rates` a second, each from a time on; at most `burst` are saved up."""
+
+    def __init__(self, rates: Sequence[tuple[float, float]], burst: float) -> None:
+        self.rates = rates
+        self.burst = burst
+        self.answered = 0
+        self.refused = 0
+        self._tokens = burst
+        self._at = 0.0
+
+    def rate(self, at: float) -> float:
+        """Requests a second that it allows at a time."""
+        return [rate for since, rate in self.rates if since <= at][-1]
+
+    def refuses(self, at: float) -> float | None:
+        """As a `Site`."""
+        self._tokens = min(self.burst, self._tokens + (at - self._at) * self.rate(at))
+        self._at = at
+        if self._tokens < 1:
+            self.refused += 1
+            return 0.0
+        self.answered += 1
+        self._tokens -= 1
+        return None

@@ -63,6 +63,13 @@ def rate_word(rate: str | None, burst: int | None) -> str:
     return (NOTHING if rate is None else rate) + more
 
 
+def pace_word(gap: float) -> str:
+    """5/s, 12.5/m: how many start, so many seconds apart; - for 0."""
+    if not gap:
+        return NOTHING
+    return f"{1 / gap:.2g}/s" if gap < 2 else f"{60 / gap:.2g}/m"
+
+
 def rule_words(rule: Rule | None) -> str:
     """How a rule reads: limit 4, delay 0.5 s, jitter 0.5, adaptive, rate 60/m, burst 3, paused."""
     if rule is None:

@@ -193,7 +193,12 @@ class Permit:
         self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
     def refused(
-        self, retry_after: float = 0.0, what: str = "refused a request", status: int = 0
+        self,
+        retry_after: float = 0.0,
+        what: str = "refused a request",
+        status: int = 0,
+        is_metered: bool = True,
+        quota_gap: float = 0.0,
     ) -> None:
         """Report a refusal by the site. Call it before `release`: no node gets a permit
         of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
@@ -203,9 +208,19 @@ class Permit:
         After nothing but refusals for ten times the semaphore's `backoff.down_after`, in at least
         five incidents, requests fail at once with `SiteWalledError`, but for one a pause. Time that
         the site has named does not count.
+
+        If many requests are refused because they were too many (`is_metered`), the scope gets a gap
+        between starts, learned from how many the site answers. By a quota that the site has named,
+        it is at most `quota_gap` seconds, and begins there.
         """
-        pause = max(0.0, retry_after)
-        self._outcome = Feedback(refused=True, retry_after=pause, status=status, what=what)
+        self._outcome = Feedback(
+            refused=True,
+            retry_after=max(0.0, retry_after),
+            status=status,
+            is_metered=is_metered,
+            quota_gap=quota_gap,
+            what=what,
+        )
 
     def failed(self) -> None:
         """Report a site without a response: it refused the connection, or took too long.

@@ -30,6 +30,10 @@ class Feedback:
     """Seconds of pause requested by the site, with any answer; 0: none."""
     status: int = 0
     """The status of the refusal; 0: it has none."""
+    is_metered: bool = True
+    """True if the refusal may be of one request too many: it is no error."""
+    quota_gap: float = 0.0
+    """Seconds between requests by the quota that the site names; 0: none."""
     what: str = "refused a request"
     """The refusal in words, for the log of this node."""
 
@@ -76,6 +80,10 @@ class FeedbackSummary:
     """Requests without a response."""
     refused: Wire[int] = 0
     """Requests refused by the site."""
+    metered: Wire[int] = 0
+    """Of these, refusals that may be of one request too many."""
+    quota_gap: Wire[float] = 0.0
+    """The longest gap between requests by quotas that the site names, in seconds; 0: none."""
     bad_age: Wire[float] = 0.0
     """Age of the youngest failed or refused request."""
     answer_age: Wire[float] = 0.0
@@ -102,6 +110,8 @@ class FeedbackSummary:
             errors=len(known) - len(good) - len(bad),
             failed=sum(feedback.failed for feedback, _ in bad),
             refused=sum(feedback.refused for feedback, _ in bad),
+            metered=sum(feedback.refused and feedback.is_metered for feedback, _ in bad),
+            quota_gap=max((f.quota_gap for f, _ in bad if f.refused), default=0.0),
             bad_age=min((age for _, age in bad), default=0.0),
             answer_age=min((age for feedback, age in known if not feedback.failed), default=0.0),
             retry_after=max((feedback.retry_after for feedback, _ in known), default=0.0),

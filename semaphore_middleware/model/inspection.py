@@ -137,6 +137,8 @@ class Inspection:
     """Seconds of nothing but refusals, if the site is walled; None: it is not."""
     refused_by: Wire[int] = 0
     """The status of its last refusal since its last good answer; 0: none."""
+    learned_gap: Wire[float] = 0.0
+    """Seconds between starts that the site's refusals have taught; 0: none."""
     reason: Wire[Reason | None] = None
     """The reason why nothing may start now; None: something may, or the scope is idle."""
     wait: Wire[float | None] = None

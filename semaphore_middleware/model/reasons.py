@@ -43,6 +43,7 @@ REASONS = (
     Reason("failing", "no_room", "The site does not respond, so one request at a time tries it."),
     Reason("delay", "not_yet", "A delay spaces the starts."),
     Reason("rate", "not_yet", "A rate limits the starts."),
+    Reason("learned", "not_yet", "A pace that the site's refusals have taught spaces the starts."),
 )
 """On the wire a reason is its number in this table, from 1; 0: none."""
 BY_NAME = {reason.name: reason for reason in REASONS}

@@ -52,6 +52,18 @@ def quota_reset(response: Response) -> float | None:
     return max((*_resets(response), *_older_resets(response)), default=None)
 
 
+def quota_gap(response: Response) -> float:
+    """Seconds between requests by the quotas in `RateLimit-Policy`, the longest of several; 0: none
+    is named.
+    """
+    gaps = [0.0]
+    for _, policy in _items(response, "RateLimit-Policy"):
+        quota, window = _integer(policy.get("q")), _integer(policy.get("w"))
+        if quota and window and policy.get("qu", "requests") == "requests":
+            gaps.append(window / quota)
+    return max(gaps)
+
+
 def _delay(text: str, response: Response) -> float | None:
     if text.isascii() and text.isdigit():
         return float(text)

@@ -33,7 +33,7 @@ from twisted.internet.error import ConnectBindError, ConnectError
 from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model.validation import LONGEST_S
-from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_reset, retry_after
+from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
 from semaphore_middleware.scrapy.engine import belongs_to_a_command
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ class ResponseClassifier:
             admission.retries_most = retries
             refusals = request.meta.get(REFUSALS_KEY, 0)
             cause = _refusal_text(request, response, refusals + 1, max(retries, refusals) + 1)
-            permit.refused(found or pause or 0.0, cause, response.status)
+            gap = quota_gap(response) if is_of_site else 0.0
+            permit.refused(found or pause or 0.0, cause, response.status, is_of_site, gap)
             return True
         admission.is_own_trouble = is_refused
         is_good = not is_refused and response.status < 500 and not _is_robotstxt(request)

@@ -1,4 +1,4 @@
--- Forgets of a site its backoff, and that it is down or walled; or all that its answers have taught, and the
+-- Forgets of a site its backoff, its gap, and that it is down or walled; or all that its answers have taught, and the
 -- limits of nodes that have no open account any more.
 -- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
@@ -19,5 +19,6 @@ elseif learned then
   learned.backoff_end, learned.backoff = 0, 0
   end_failing(learned)
   end_refusals(learned)
+  forget_gap(learned)
   redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
 end

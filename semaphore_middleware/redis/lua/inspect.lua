@@ -63,13 +63,14 @@ local function reply_of(key, queue)
   apply_limit(scope)
   local force, learned = scope.force, scope.learned or NOTHING
   local limit, limit_max = force.limit, force.concurrency
-  local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope)))
+  local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope), earliest_by_gap(scope)))
   local backoff_left = left(math.max(learned.backoff_end, learned.failing_end))
   local backoff_last = learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
   local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
   local walled_for = learned.is_walled == 1 and math.max(0, NOW - learned.refusing_since) or -1 -- ms
   local refused_by = learned.refused_by
+  local learned_gap = gap_of(scope) / 1000
   local reason, wait = held_back_by(scope)
   local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))
   return { numbers, force.by or '', rows_of(scope) }

@@ -9,6 +9,7 @@ from semaphore_middleware import AcquireTimeoutError, FairSemaphore
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
+from tests.semaphore_middleware.redis.test_gap import meter, taught
 from tests.semaphore_middleware.redis.test_refusals import (
     FAILED,
     asked_for,
@@ -81,12 +82,18 @@ async def rate(caller: Caller, _: Outside) -> Limit:
     return PACED["rate"]
 
 
+async def learned(caller: Caller, outside: Outside) -> Limit:
+    await meter(caller, outside)
+    await taught(caller)
+    return LIMIT
+
+
 CASES: list[Case] = [
     *(recovery, paused, backoff, down, walled),
     *(full, adaptive, failing),
-    *(delay, rate),
+    *(delay, rate, learned),
 ]
-TIMED = ("recovery", "backoff", "down", "walled", "delay", "rate")
+TIMED = ("recovery", "backoff", "down", "walled", "delay", "rate", "learned")
 
 
 def test_each_reason_has_a_case_here() -> None:

@@ -10,6 +10,7 @@ from tests.support.servers import RedisServer
 
 LIMIT = Limit(4)
 REFUSED = Feedback(refused=True)
+BUSY = Feedback(refused=True, is_metered=False)
 FAILED = Feedback(failed=True)
 GOOD = Feedback(latency=0.1)
 START, MOST = 1.0, 300.0  # seconds: what `Backoff` says by default
@@ -71,7 +72,8 @@ async def test_a_site_that_refuses_only_what_is_too_much_is_forgiven_each_time(
     a = await Caller.join(server, "a")
     await a.admin.configure("s", limit)
     for _ in range(4):
-        replies = [await one_more(a, outside, each) for each in (REFUSED, GOOD, GOOD, GOOD)]
+        outcomes = (BUSY, GOOD, GOOD, GOOD)
+        replies = [await one_more(a, outside, each) for each in outcomes]
         assert replies[0].backoff == START
         assert [reply.wants_feedback for reply in replies[1:]] == [True, False, False]
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy.http import Response
 
-from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
+from semaphore_middleware.scrapy.asked_pauses import quota_gap, quota_reset, retry_after
 from tests.support.crawls import Patch
 
 NOW = 1_800_000_000
@@ -109,6 +109,21 @@ def test_when_a_quota_is_exhausted() -> None:
         assert quota_reset(response(fields)) is None, str(fields)[:80]
 
 
+@pytest.mark.parametrize(
+    ("policy", "gap"),
+    [
+        ('"a";q=100;w=60', 0.6),
+        ('"burst";q=10;w=1, "hour";q=1000;w=3600', 3.6),
+        ('"a";q=100;w=60;qu="requests"', 0.6),
+        ('"a";q=100;w=60;qu="content-bytes"', 0),
+        *(('"a";q=0;w=60', 0), ('"a";q=5', 0), ('"a";w=5', 0), ('"a";q=-1;w=5', 0), ("100", 0)),
+        *(("", 0), ("\x00", 0), ('"a";q=1.5;w=60', 0)),
+    ],
+)
+def test_the_gap_of_a_quota(policy: str, gap: float) -> None:
+    assert quota_gap(response({POLICY: policy})) == gap
+
+
 values = st.one_of(
     st.text(st.characters(max_codepoint=255), max_size=40),
     st.text('"a=;,rt()?:-0123456789. wqu', max_size=40),
@@ -121,5 +136,6 @@ fields = st.sampled_from([RATE, POLICY, LEFT, RESET, "Retry-After", "Date", "Age
 @example({RATE: ['"a";r=0;t=5'], "Date": ["\x00"]})
 def test_whatever_a_site_says_is_a_time_or_nothing(fields: Fields) -> None:
     seen = response(fields, date=None)
+    assert quota_gap(seen) >= 0
     for seconds in (retry_after(seen), quota_reset(seen)):
         assert seconds is None or seconds >= 0

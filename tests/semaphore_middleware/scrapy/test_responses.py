@@ -41,11 +41,15 @@ class FakePermit:
         self.site_answered_at = -math.inf
         self.site_is_walled = False
         self.told: list[Any] = []
+        self.teaches: tuple[bool, float] | None = None
 
-    def refused(self, retry_after: float, what: str, status: int) -> None:
+    def refused(
+        self, retry_after: float, what: str, status: int, is_metered: bool, quota_gap: float
+    ) -> None:
         assert f"answered {status} to GET /" in what
         assert "(try " in what
         self.told.append(("refused", retry_after))
+        self.teaches = is_metered, quota_gap
 
     def answered(self, latency: float | None, retry_after: float) -> None:
         self.told.append(("answered", latency, retry_after))
@@ -127,6 +131,25 @@ async def test_what_is_told_of_a_response(
     status: int, meta: dict[str, Any], headers: dict[str, Any], told: tuple[Any, ...]
 ) -> None:
     assert recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "teaches"),
+    [
+        (429, {}, (True, 0)),
+        (503, {}, (False, 0)),
+        (503, {"Retry-After": "3"}, (True, 0)),
+        (429, {"RateLimit-Policy": '"a";q=10;w=5'}, (True, 0.5)),
+    ],
+)
+async def test_refusals_that_teach_a_pace(
+    status: int, headers: dict[str, str], teaches: tuple[bool, float]
+) -> None:
+    permit = FakePermit()
+    response = Response("http://a/", status=status, headers=headers)
+    request = Request("http://a/")
+    classifier().record_response(cast("Permit", permit), admission_of(request), response)
+    assert permit.teaches == teaches
 
 
 async def test_a_robots_txt_says_only_that_the_site_is_there() -> None:

@@ -21,16 +21,20 @@ local function hold_back(pause, is_new, ends)
   if is_new then warn_holders() end
 end
 
+-- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
+local function is_new_incident()
+  return NOW + 1 - report.bad_age >= math.max(learned.backoff_end, learned.failing_end)
+end
+
 -- `pause`: as the site asks for it; 0: it names no time.
 local function begin_backoff(pause, ends)
-  -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
-  local is_new = NOW + 1 - report.bad_age >= math.max(learned.backoff_end, learned.failing_end)
+  local is_new = is_new_incident()
   if is_new then
     if pause == 0 then
       pause = math.min(report.most, math.max(report.start, 2 * learned.backoff))
       learned.backoff = pause
     end
-    shrink(AFTER_REFUSAL)
+    if report.metered == 0 or learned.gap == 0 then shrink(AFTER_REFUSAL) end
   end
   hold_back(pause, is_new, ends)
 end

@@ -8,7 +8,7 @@ local function read_feedback(text)
   for _, number in pairs(report) do
     if not (number >= 0 and number < math.huge) then return nil end
   end
-  local in_seconds = { 'good_age', 'bad_age', 'answer_age', 'retry_after', 'start', 'most', 'down_after' }
+  local in_seconds = { 'good_age', 'bad_age', 'answer_age', 'retry_after', 'quota_gap', 'start', 'most', 'down_after' }
   for _, part in ipairs(in_seconds) do
     report[part] = 1000 * report[part]
   end
@@ -35,8 +35,10 @@ local function apply_feedback(scope, report)
     end_refusals(learned)
     recover()
     hear_latency()
+    if learned.gap > 0 and report.metered == 0 then hear_clean(scope, learned, report.good) end
   end
   local asked = math.min(report.retry_after, report.most)
+  if report.metered > 0 then hear_metered(learned, report, is_new_incident()) end
   if report.refused > 0 then
     begin_backoff(asked, 'backoff_end')
     hear_refusals()

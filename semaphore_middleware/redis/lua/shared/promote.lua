@@ -8,6 +8,7 @@
 @include(shared/learned)
 @include(shared/scope)
 @include(shared/limit)
+@include(shared/gap)
 
 -- A place in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
 -- of 1,000 a second). Nodes that hold 8,191 or more are served in turn.
@@ -90,7 +91,7 @@ local function close_ended_accounts(scope)
 end
 
 local function is_paced(scope)
-  return scope.force.delay > 0 or scope.force.interval > 0
+  return scope.force.delay > 0 or scope.force.interval > 0 or gap_of(scope) > 0
 end
 
 -- When the next start may be, by the delay that is in force now.
@@ -104,6 +105,12 @@ local function earliest_by_rate(scope)
   local force = scope.force
   local arrival = math.min(scope.next_at_rate, NOW + force.burst * force.interval)
   return arrival - (force.burst - 1) * force.interval
+end
+
+-- When the next start may be, by the learned gap.
+local function earliest_by_gap(scope)
+  local gap = gap_of(scope)
+  return gap > 0 and math.min(scope.learned.next_by_gap, NOW + gap) or -math.huge
 end
 
 -- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
@@ -138,14 +145,15 @@ local function due_at(scope, earliest, interval, burst)
   return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
 end
 
--- How many starts are due, or how long none is, and which of delay and rate says so.
+-- How many starts are due, or how long none is, and which of delay, rate and learned gap says so.
 local function due(scope)
   local force = scope.force
   local by_delay, delay_left = due_at(scope, earliest_by_delay(scope), force.delay, 1)
   local by_rate, rate_left = due_at(scope, earliest_by_rate(scope), force.interval, force.burst)
-  local starts = math.min(by_delay, by_rate)
-  if rate_left > delay_left then return starts, rate_left, @reason(rate) end
-  return starts, delay_left, @reason(delay)
+  local by_gap, gap_left = due_at(scope, earliest_by_gap(scope), gap_of(scope), 1)
+  local starts, left = math.min(by_delay, by_rate, by_gap), math.max(delay_left, rate_left, gap_left)
+  if left == delay_left then return starts, left, @reason(delay) end
+  return starts, left, left == rate_left and @reason(rate) or @reason(learned)
 end
 
 -- Counts the starts that have begun since the last call, or may have.
@@ -153,6 +161,11 @@ local function count_begun(scope)
   if scope.begun == 0 then return end
   scope.last_start, scope.chance = NOW, 2 * RANDOM - 1
   scope.next_at_rate = math.max(scope.next_at_rate, NOW) + scope.begun * scope.force.interval
+  local learned = scope.learned
+  if learned and learned.gap > 0 then
+    learned.next_by_gap = math.max(earliest_by_gap(scope), NOW) + scope.begun * learned.gap
+    scope.has_learned = true
+  end
 end
 
 -- Permits that may be granted now; if zero, also the reason, and for how long it holds (ms) if that depends
@@ -255,9 +268,11 @@ end
 local function promote(scope)
   if NOW >= scope.due then close_ended_accounts(scope) end
   count_begun(scope)
-  if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval) end
+  local learned = scope.learned
+  if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
+  if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval, gap_of(scope)) end
   local own = scope.own
-  if is_failing(scope.learned) then let_try(scope) end
+  if is_failing(learned) then let_try(scope) end
   local own_waits = own and waiting_at(own) or 0
   local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits

@@ -1,7 +1,5 @@
 -- Shared by `sync` and `forget`: the last working limit of a site that a round of answers has borne out.
 
-local REMEMBERED = 7 * DAY
-
 local function limit_key(scope)
   return PREFIX .. ':limit:' .. name_of(scope)
 end

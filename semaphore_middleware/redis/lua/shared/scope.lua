@@ -5,6 +5,7 @@ local function name_of(scope)
 end
 
 local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
+local REMEMBERED = 7 * DAY -- and how long its gap, and its last working limit
 
 local function wake(scope)
   local start = scope.idle_since - QUIET
@@ -15,7 +16,13 @@ local function wake(scope)
     learned.backoff_end = learned.backoff_end > 0 and start + learned.backoff_end or 0
     learned.failing_end = learned.failing_end > 0 and start + learned.failing_end or 0
     scope.has_learned = true
-    if NOW > over + MEMORY then scope.learned = nothing_learned() end
+    if NOW > over + MEMORY then
+      scope.learned = nothing_learned()
+      scope.learned.gap, scope.learned.held_gap = learned.held_gap, learned.held_gap
+    elseif learned.refused_at > 0 then -- idle time is not of a span
+      learned.refused_at = learned.refused_at + NOW - start
+      if learned.span_since > 0 then learned.span_since = learned.span_since + NOW - start end
+    end
   end
   scope.concurrency, scope.idle_since = 0, 0
 end
@@ -61,7 +68,9 @@ local function write_idle(scope)
     learned.failing_end = math.max(0, learned.failing_end - NOW)
     local pause = math.max(learned.backoff_end, learned.failing_end)
     local lesson = pause + learned.backoff + learned.failures + learned.working
-    if lesson > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
+    if learned.gap > 0 then kept = math.max(kept, REMEMBERED) end
+    learned.span_started = learned.span_started - scope.started
+    if lesson + learned.gap > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
       kept = math.max(kept, pause + (pause > 0 and HOUR or MEMORY))
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
