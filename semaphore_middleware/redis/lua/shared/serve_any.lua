@@ -75,8 +75,8 @@ local function pack_reply(scope, status, own)
   local wants_feedback, is_backing_off = force.adaptive == 1 or (own and own.failures > 0), false
   if learned then
     -- After a backoff also until it is known that the site answers again.
-    wants_feedback = wants_feedback or learned.backoff + learned.failures + learned.incidents + learned.gap > 0
-      or learned.answered < learned.backoff_end
+    wants_feedback = wants_feedback or learned.backoff + learned.failures + learned.incidents > 0
+      or learned.gap > 0 or learned.answered < learned.backoff_end
     is_backing_off = NOW < math.max(learned.backoff_end, learned.failing_end)
     reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
     if learned.is_failing == 1 then reply_is_failing = 1 end
