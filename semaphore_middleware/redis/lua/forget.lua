@@ -1,5 +1,5 @@
--- Forgets of a site its backoff, its gap, and that it is down or walled; or all that its answers have taught, and the
--- limits of nodes that have no open account any more.
+-- Forgets of a site its backoff, its gap, and that it is down or walled; or all that its answers have taught,
+-- and the limits of nodes that have no open account any more.
 -- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
 @include(shared/scopes)

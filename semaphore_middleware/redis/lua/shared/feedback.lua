@@ -8,7 +8,9 @@ local function read_feedback(text)
   for _, number in pairs(report) do
     if not (number >= 0 and number < math.huge) then return nil end
   end
-  local in_seconds = { 'good_age', 'bad_age', 'answer_age', 'retry_after', 'quota_gap', 'start', 'most', 'down_after' }
+  local in_seconds = {
+    'good_age', 'bad_age', 'answer_age', 'retry_after', 'quota_gap', 'start', 'most', 'down_after',
+  }
   for _, part in ipairs(in_seconds) do
     report[part] = 1000 * report[part]
   end

@@ -1,8 +1,8 @@
--- Shared by `sync`, `evict` and `inspect`: the gap between starts that a site's refusals have taught, where it
--- meters starts: a rate of burst 1 that the server sets itself.
--- When such a site begins to refuse, nothing is left of what it allows. So from one such moment to a later one
--- it has answered as many requests as it allows in that time: this is a span. It is judged when the pause is
--- over: until then requests that began before are still reported.
+-- Shared by all scripts that grant: the gap between starts that a site's refusals have taught, where the site
+-- meters them: a rate of burst 1 that the server sets itself.
+-- When such a site begins to refuse, nothing is left of what it allows. So from one such moment to a later
+-- one it has answered as many requests as it allows in that time: this is a span. It is judged when the pause
+-- is over: until then requests that began before are still reported.
 
 local OF_PAUSE = 5000 -- of a pause, what counts in a span (ms): a site saves up for a while, and no longer
 local FEW_STARTS = 10 -- a span with fewer goes on
