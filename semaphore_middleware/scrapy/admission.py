@@ -29,6 +29,8 @@ MAX_WAITING_OF_SCOPE = 100
 """Requests among these waiting for one scope, even if its limit is higher: a rate may hold up as
 many, and requests of other scopes need room.
 """
+SHARED_KEY = "semaphore_shared"
+"""In the meta of a request of our own: a `SharedRequest`. The request never leaves this process."""
 PREREQUISITES_FIRST = 2.0**40
 """Added to the priority of requests past the scheduler: higher than any user's priority."""
 
@@ -116,8 +118,8 @@ class Admission:
     """To be raised instead of its transfer."""
     retries_most: int | None = None
     """The number of refusals to be retried, if the site has refused it."""
-    is_own_trouble: bool = False
-    """True if it was refused though its site answers others."""
+    is_left_to_others: bool = False
+    """True if it was refused, and the next middlewares and the spider decide about a retry."""
     is_nodes_fault: bool = False
     """True if it got no response, as no site responds to this node."""
     has_left: bool = False

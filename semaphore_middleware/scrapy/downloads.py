@@ -30,6 +30,7 @@ from semaphore_middleware.scrapy.admission import (
     ON_THE_WIRE,
     OVER,
     READY,
+    SHARED_KEY,
     Admission,
     Admissions,
 )
@@ -37,14 +38,13 @@ from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelay
 from semaphore_middleware.scrapy.engine import Engine, wrap_downloads
 from semaphore_middleware.scrapy.network import Network
 from semaphore_middleware.scrapy.responses import (
-    GIVEN_UP,
     RefusalCheck,
     RequestRefused,
     ResponseClassifier,
     error_number,
-    forget_refusals,
     is_without_response,
 )
+from semaphore_middleware.scrapy.retries import GIVEN_UP, Retries, forget_refusals
 from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host, host_of
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ logger = logging.getLogger(__name__)
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait for a place in CONCURRENT_REQUESTS: busy nodes free one sooner."""
 NO_PERMITS = PermitSet(())
-SHARED_KEY = "semaphore_shared"
-"""In the meta of a request of our own: a `SharedRequest`. The request never leaves this process."""
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
 """In the task of a `fetch`, and in the tasks it begins: the request's record. Weak, as connections
@@ -114,9 +112,8 @@ class Downloads:
         self.admissions = Admissions(self._scopes, settings.concurrent_requests, engine.wake_soon)
         function = settings.backoff_when
         refusal_check = RefusalCheck(function, crawler) if function else None
-        self._responses = ResponseClassifier(
-            crawler, settings.backoff_codes, settings.backoff_times, refusal_check
-        )
+        self._retries = Retries(crawler, settings.backoff_times)
+        self._responses = ResponseClassifier(settings.backoff_codes, refusal_check, self._retries)
         self._network = Network(settings.backoff, semaphore.emit)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         if settings.obey_crawl_delay:
@@ -323,7 +320,7 @@ class Downloads:
         spider = self._crawler.spider
         if not self._is_retry_enabled or spider is None or admission is None:
             return response
-        retry = self._responses.retry(admission, response, spider)
+        retry = self._retries.make(admission, response, spider)
         if retry is None:
             return response
         # No further middleware sees the response.

@@ -1,4 +1,4 @@
-"""From a response to feedback on its permit, and to a retry if the site refused the request.
+"""From a response to feedback on its permit.
 
 A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, or a verdict of the user's
 `SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site if it is such a verdict, a 429, or asks for a
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, cast
 
 from scrapy import Request
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
-from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
@@ -34,10 +33,9 @@ from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
-from semaphore_middleware.scrapy.engine import belongs_to_a_command
+from semaphore_middleware.scrapy.retries import REFUSALS_KEY, REFUSED_AT_KEY, Retries, note_refusal
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
@@ -57,13 +55,6 @@ NO_RESPONSE = (
 """Errors of an overloaded or unreachable site."""
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
-
-REFUSALS_KEY = "semaphore_refusals"
-"""In a request's meta: how often the site has refused it."""
-REFUSED_AT_KEY = "semaphore_refused_at"
-"""In a request's meta: when the site first refused it, as Unix time."""
-GIVEN_UP = "refused too often"
-"""The add-on's value of `dont_retry` in a request's meta, different from any user's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +113,17 @@ class RefusalCheck:
 class ResponseClassifier:
     """Distinguishes refusals from ordinary responses.
 
-    `backoff_codes` are the statuses of refusals. A refused request is made again at most
-    `backoff_times` times.
+    `backoff_codes` are the statuses of refusals.
     """
 
     def __init__(
         self,
-        crawler: Crawler,
         backoff_codes: frozenset[int],
-        backoff_times: int,
         refusal_check: RefusalCheck | None,
+        retries: Retries,
     ) -> None:
-        self._crawler = crawler
         self._backoff_codes = backoff_codes
-        self._backoff_times = backoff_times
+        self._retries = retries
         self._refusal_check = refusal_check
 
     def record_response(self, permit: Permit, admission: Admission, response: Response) -> bool:
@@ -154,86 +142,28 @@ class ResponseClassifier:
         if found is not None or (
             is_refused and (is_of_site or not _answers_others(permit, request))
         ):
-            retries = self._retries_most(admission, is_of_site)
-            if permit.site_is_walled:
-                retries = 0
-            admission.retries_most = retries
-            refusals = request.meta.get(REFUSALS_KEY, 0)
-            cause = _refusal_text(request, response, refusals + 1, max(retries, refusals) + 1)
+            is_walled = permit.site_is_walled
+            decision = self._retries.decide(admission, response.status, is_of_site, is_walled)
+            admission.retries_most = decision.most
+            if decision.most is None:
+                admission.is_left_to_others = True
+                note_refusal(request)
+            cause = _refusal_text(request, response, decision.most)
             gap = quota_gap(response) if is_of_site else 0.0
             permit.refused(found or pause or 0.0, cause, response.status, is_of_site, gap)
             return True
-        admission.is_own_trouble = is_refused
-        is_good = not is_refused and response.status < 500 and not _is_robotstxt(request)
-        latency = _latency(permit, request) if is_good else None
-        permit.answered(latency, 0.0 if reset is None else pause or 0.0)
-        return is_refused
-
-    def _retries_most(self, admission: Admission, is_of_site: bool) -> int:
-        """The number of refusals of a request until the spider gets the response.
-
-        None are retried in `scrapy fetch`, `shell` and `parse`, where a person waits. If the site
-        is asked for nothing else, only this page may be in trouble, so `RETRY_TIMES` counts, too.
-        """
-        settings = self._crawler.settings
-        meta = admission.request.meta
-        if not settings.getbool("RETRY_ENABLED") or meta.get("dont_retry"):
-            return 0
-        if belongs_to_a_command(self._crawler):
-            return 0
-        if is_of_site or not admission.is_alone:
-            return self._backoff_times
-        retry_times = meta.get("max_retry_times")
-        if retry_times is None:
-            retry_times = settings.getint("RETRY_TIMES")
-        return min(self._backoff_times, int(retry_times))
-
-    def retry(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
-        """A copy of a refused request, to be made later; None if its site has not refused it, or
-        refused it too often. A refusal from a cache does not count.
-
-        The copy is logged and counted as one of Scrapy's retries, but does not use up
-        `RETRY_TIMES`: the request is not at fault, we asked too much of the site. After too many
-        refusals, the spider gets the request's last response.
-        """
-        request = admission.request
-        if admission.is_own_trouble:
+        if is_refused:
+            admission.is_left_to_others = True
             logger.debug(
                 "%s was refused again (%s), though its site answers other requests: Scrapy's retry "
                 "middleware decides about it.",
                 request,
                 response_status_message(response.status),
             )
-            return None
-        if admission.retries_most is None:
-            forget_refusals(request)
-            return None
-        if request.meta.get("dont_retry"):
-            return None
-        counted = request.replace(
-            meta={**request.meta, "retry_times": request.meta.get(REFUSALS_KEY, 0)}
-        )
-        retry = get_retry_request(
-            counted,
-            spider=spider,
-            reason=response_status_message(response.status),
-            max_retry_times=admission.retries_most,
-            priority_adjust=request.meta.get("priority_adjust"),
-            logger=logger,
-            give_up_log_level=request.meta.get("give_up_log_level"),
-        )
-        if retry is None:
-            # For Scrapy's retry middleware, until `fetch` ends.
-            request.meta["dont_retry"] = GIVEN_UP
-            return None
-        # The HTTP cache keeps a stale response here until it sees the new one, and it does not see
-        # this refusal. A shared crawl could not store the stale response with the request.
-        retry.meta.pop("cached_response", None)
-        retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
-        retry.meta.setdefault(REFUSED_AT_KEY, time.time())
-        if "retry_times" in request.meta:
-            retry.meta["retry_times"] = request.meta["retry_times"]
-        return retry
+        is_good = not is_refused and response.status < 500 and not _is_robotstxt(request)
+        latency = _latency(permit, request) if is_good else None
+        permit.answered(latency, 0.0 if reset is None else pause or 0.0)
+        return is_refused
 
 
 def is_without_response(error: BaseException) -> bool:
@@ -262,11 +192,17 @@ def _answers_others(permit: Permit, request: Request) -> bool:
     return permit.site_answered_at > asyncio.get_running_loop().time() - age
 
 
-def _refusal_text(request: Request, response: Response, tries: int, most: int) -> str:
-    """A refusal in the words of the log: `answered 503 to GET /page (try 1 of 3)`."""
+def _refusal_text(request: Request, response: Response, retries_most: int | None) -> str:
+    """A refusal in the words of the log: `answered 503 to GET /page (try 1 of 3)`. Only tries by
+    the add-on are counted.
+    """
     url = urlparse_cached(request)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return f"answered {response.status} to {request.method} {path} (try {tries} of {most})"
+    text = f"answered {response.status} to {request.method} {path}"
+    if retries_most is None:
+        return text
+    refusals = request.meta.get(REFUSALS_KEY, 0)
+    return f"{text} (try {refusals + 1} of {max(retries_most, refusals) + 1})"
 
 
 def _is_robotstxt(request: Request) -> bool:
@@ -279,12 +215,3 @@ def _latency(permit: Permit, request: Request) -> float:
     if latency is None:  # a handler that does not measure it
         return asyncio.get_running_loop().time() - permit.granted_at
     return float(latency)
-
-
-def forget_refusals(request: Request) -> None:
-    """Remove the traces of refusals from a request's meta: a copy starts afresh."""
-    meta = request.meta
-    meta.pop(REFUSALS_KEY, None)
-    meta.pop(REFUSED_AT_KEY, None)
-    if meta.get("dont_retry") == GIVEN_UP:
-        del meta["dont_retry"]

@@ -24,12 +24,9 @@ from w3lib.url import safe_url_string
 from semaphore_middleware.core.observer import CountedEvent, RobotsTxtObeyed
 from semaphore_middleware.errors import ClosedError, SemaphoreError
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.crawl import crawl_of
-from semaphore_middleware.scrapy.downloads import (
-    SHARED_KEY,
-    NotAllowedError,
-    SpiderClosingError,
-)
+from semaphore_middleware.scrapy.downloads import NotAllowedError, SpiderClosingError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from semaphore_middleware.scrapy.scopes import origin_of
 

@@ -13,13 +13,12 @@ from semaphore_middleware.errors import HostDownError, SiteWalledError
 from tests.support.crawls import By, Crawl, Log, both, pages
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
-from tests.support.visits import Visits
 
 
-class Tolerant(Visits):
-    """Gets refusals, too, in its callback."""
-
-    handle_httpstatus_list = (429, 503)
+def refusals_of(crawl: Crawl) -> list[Response]:
+    """Responses that were refusals to the end, as errbacks get them."""
+    errors = crawl.spider.failures
+    return [error.response for error in errors if isinstance(error, HttpError)]
 
 
 @both
@@ -53,9 +52,9 @@ async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site
 async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By) -> None:
     site.refusals = None
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
-    crawl = Crawl(server, *pages(site, 1, "/busy/"), spider=Tolerant, by=by, **settings)
+    crawl = Crawl(server, *pages(site, 1, "/busy/"), by=by, **settings)
     await crawl.finished()
-    (response,) = crawl.spider.responses
+    (response,) = refusals_of(crawl)
     assert response.status == 429
     assert not {"dont_retry", "semaphore_refusals"} & response.meta.keys()
     assert len(site.arrivals) == 1 + 3
@@ -66,9 +65,9 @@ async def test_a_site_s_only_page(server: RedisServer, site: Site, by: By, caplo
     caplog.set_level(logging.INFO)
     alone = Request(site.url("/status/503?n=1"))
     settings: dict[str, Any] = {"RETRY_TIMES": 1, "SEMAPHORE_BACKOFF_TIMES": 9}
-    crawl = Crawl(server, alone, spider=Tolerant, by=by, **settings)
+    crawl = Crawl(server, alone, by=by, **settings)
     await crawl.finished()
-    assert [response.status for response in crawl.spider.responses] == [503]
+    assert [response.status for response in refusals_of(crawl)] == [503]
     assert len(site.arrivals) == 1 + settings["RETRY_TIMES"]
     said = [line for line in caplog.messages if "all nodes pause there" in line]
     told = "127.0.0.1 answered 503 to GET /status/503?n=1"
@@ -80,16 +79,16 @@ async def test_a_site_s_only_page(server: RedisServer, site: Site, by: By, caplo
 async def test_a_refusal_without_retries(server: RedisServer, site: Site, how: str) -> None:
     site.refusals = None
     request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
-    crawl = Crawl(server, request, spider=Tolerant, RETRY_ENABLED=how == "dont_retry")
+    crawl = Crawl(server, request, RETRY_ENABLED=how == "dont_retry")
     await crawl.finished()
-    assert [response.status for response in crawl.spider.responses] == [429]
+    assert [response.status for response in refusals_of(crawl)] == [429]
     assert len(site.arrivals) == 1
     assert crawl.stat("semaphore/backoffs") == 1
 
 
 async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
     visited = [Request(site.url(path)) for path in ("/status/503", "/status-once/418")]
-    crawl = Crawl(server, *visited, spider=Tolerant, SEMAPHORE_BACKOFF_CODES=[418])
+    crawl = Crawl(server, *visited, SEMAPHORE_BACKOFF_CODES=[418])
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 1
     of = "retry/reason_count"
@@ -101,14 +100,16 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
 async def test_a_page_that_always_fails(server: RedisServer, site: Site, by: By) -> None:
     bad = Request(site.url("/status/503"), priority=1)  # first of all
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
-    crawl = Crawl(server, bad, *pages(site, 9), spider=Tolerant, by=by, limit=2, **settings)
+    crawl = Crawl(server, bad, *pages(site, 9), by=by, limit=2, **settings)
     await crawl.finished()
     assert crawl.stat("semaphore/backoffs") == 1
     of_page = [visit for visit in site.visits if visit.path == "/status/503"]
     assert len(of_page) == 1 + 1 + settings["RETRY_TIMES"]
     assert crawl.stat("downloader/response_status_count/503") == len(of_page)
     assert crawl.stat("retry/count") == len(of_page) - 1
-    metas = [response.meta.keys() for response in crawl.spider.responses]
+    assert len(crawl.spider.responses) == 9
+    metas = [response.meta.keys() for response in refusals_of(crawl)]
+    assert len(metas) == 1
     assert not any({"semaphore_refusals", "semaphore_refused_at"} & meta for meta in metas)
 
 
@@ -133,7 +134,7 @@ async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, 
     free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
     limits = {"localhost": None}
     unlimited = Request(site.url("/busy/b", "localhost"))
-    crawl = Crawl(server, free, unlimited, spider=Tolerant, SEMAPHORE_LIMITS=limits)
+    crawl = Crawl(server, free, unlimited, SEMAPHORE_LIMITS=limits)
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 0
     assert crawl.stat("retry/count") == 2

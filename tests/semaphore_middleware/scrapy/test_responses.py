@@ -20,12 +20,15 @@ from semaphore_middleware import Permit
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.scrapy.admission import Admission
 from semaphore_middleware.scrapy.responses import (
-    REFUSALS_KEY,
-    REFUSED_AT_KEY,
     RefusalCheck,
     ResponseClassifier,
-    forget_refusals,
     is_without_response,
+)
+from semaphore_middleware.scrapy.retries import (
+    REFUSALS_KEY,
+    REFUSED_AT_KEY,
+    Retries,
+    forget_refusals,
 )
 from tests.support.crawls import Log
 from tests.support.visits import Visits
@@ -62,7 +65,7 @@ def classifier(times: int = 2, check: RefusalCheck | None = None) -> ResponseCla
     crawler = get_crawler(Visits)
     crawler.crawling = True
     codes: frozenset[int] = frozenset() if check else frozenset({429, 503})
-    return ResponseClassifier(crawler, codes, times, check)
+    return ResponseClassifier(codes, check, Retries(crawler, times))
 
 
 def admission_of(request: Request) -> Admission:
@@ -105,7 +108,7 @@ def retried(
 ) -> Request | None:
     """What is made of a request that was refused, or answered, with this status."""
     spider = Visits.from_crawler(get_crawler(Visits, settings))
-    return seen.retry(admission_of(request), Response("http://a/", status=status), spider)
+    return seen._retries.make(admission_of(request), Response("http://a/", status=status), spider)
 
 
 MEASURED = {"download_latency": 0.25}

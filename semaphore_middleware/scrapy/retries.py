@@ -1,0 +1,214 @@
+"""Who retries a refused request: the add-on, unless the project handles the status itself.
+
+The project says so where Scrapy's callbacks get such statuses (`handle_httpstatus_list` and its
+like), or by a `RETRY_HTTP_CODES` without the status.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.http.request import NO_CALLBACK
+from scrapy.settings import default_settings
+from scrapy.utils.response import response_status_message
+
+from semaphore_middleware.scrapy.admission import SHARED_KEY
+from semaphore_middleware.scrapy.engine import belongs_to_a_command
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from semaphore_middleware.scrapy.admission import Admission
+
+logger = logging.getLogger(__name__)
+
+REFUSALS_KEY = "semaphore_refusals"
+"""In a request's meta: how often the site has refused it."""
+REFUSED_AT_KEY = "semaphore_refused_at"
+"""In a request's meta: when the site first refused it, as Unix time."""
+GIVEN_UP = "refused too often"
+"""The add-on's value of `dont_retry` in a request's meta, different from any user's value."""
+SCRAPYS_CODES = frozenset(default_settings.RETRY_HTTP_CODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who retries a refused request."""
+
+    most: int | None
+    """How many refusals the add-on retries; None: the response goes on to the next middlewares."""
+    text: str
+    """The same for the log, with the setting that changes it."""
+
+
+class Retries:
+    """Decides who retries a refused request, and makes the add-on's copies: at most `times`."""
+
+    def __init__(self, crawler: Crawler, times: int) -> None:
+        self._crawler = crawler
+        self._times = times
+        self._is_explained = False
+        self._warned_of: set[int] = set()
+
+    def decide(
+        self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
+    ) -> Decision:
+        """Who retries a request refused with this status. Explained in the log the first time."""
+        decision = self._decide(admission, status, is_of_site, is_walled)
+        if not self._is_explained:
+            self._is_explained = True
+            request = admission.request
+            logger.info("This crawl's first refusal: %d for %s. %s", status, request, decision.text)
+        return decision
+
+    def _decide(
+        self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
+    ) -> Decision:
+        request = admission.request
+        settings = self._crawler.settings
+        if is_walled:
+            return Decision(0, "It is not retried: its site has refused everything for long.")
+        if not settings.getbool("RETRY_ENABLED"):
+            return Decision(0, "It is not retried: RETRY_ENABLED is off.")
+        if request.meta.get("dont_retry"):
+            return Decision(0, "It is not retried: its meta has dont_retry.")
+        if belongs_to_a_command(self._crawler):
+            return Decision(0, "It is not retried: a person waits for it.")
+        if SHARED_KEY not in request.meta:  # a robots.txt is of no callback
+            scrapys = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
+            if handled_by := self._handled_by(request, status):
+                return Decision(None, _left_to_callback(status, handled_by, status in scrapys))
+            if status in SCRAPYS_CODES - scrapys:
+                self._warn_of_list_without(status)
+                return Decision(
+                    None,
+                    "It goes on to your own middlewares and callback, and the add-on retries none: "
+                    f"{status} is not in RETRY_HTTP_CODES.",
+                )
+        most = self._most(admission, is_of_site)
+        setting = "SEMAPHORE_BACKOFF_TIMES" if most == self._times else "RETRY_TIMES"
+        return Decision(
+            most,
+            f"The add-on retries it, at most {most} times ({setting}). To handle {status} "
+            "yourself, name it in handle_httpstatus_list, or leave it out of RETRY_HTTP_CODES.",
+        )
+
+    def _handled_by(self, request: Request, status: int) -> str | None:
+        """The place where the project has a callback take this status, in Scrapy's order of
+        precedence; None: nowhere. A callback gets a 2xx in any case.
+
+        A request without callback is of a pipeline: Scrapy's media pipelines set
+        `handle_httpstatus_all`, but do not handle a refusal.
+        """
+        if 200 <= status < 300 or request.callback is NO_CALLBACK:
+            return None
+        spider = self._crawler.spider
+        settings = self._crawler.settings
+        name = "handle_httpstatus_list"
+        if request.meta.get("handle_httpstatus_all"):
+            return "meta['handle_httpstatus_all']"
+        if name in request.meta:
+            return f"meta['{name}']" if _has(request.meta[name], status) else None
+        if settings.getbool("HTTPERROR_ALLOW_ALL"):
+            return "HTTPERROR_ALLOW_ALL"
+        if getattr(spider, "handle_httpstatus_all", False):
+            return "the spider's handle_httpstatus_all"
+        if (codes := getattr(spider, name, None)) is not None:
+            return f"the spider's {name}" if _has(codes, status) else None
+        allowed = settings.getlist("HTTPERROR_ALLOWED_CODES")
+        return "HTTPERROR_ALLOWED_CODES" if status in allowed else None
+
+    def _warn_of_list_without(self, status: int) -> None:
+        if status not in self._warned_of:
+            self._warned_of.add(status)
+            logger.warning(
+                "%d is not in your RETRY_HTTP_CODES: these pages are not retried. Add it there; "
+                "or, if you handle these pages yourself, to handle_httpstatus_list.",
+                status,
+            )
+
+    def _most(self, admission: Admission, is_of_site: bool) -> int:
+        """The number of refusals of a request until the spider gets the response. If the site is
+        asked for nothing else, only this page may be in trouble, so `RETRY_TIMES` counts, too.
+        """
+        if is_of_site or not admission.is_alone:
+            return self._times
+        retry_times = admission.request.meta.get("max_retry_times")
+        if retry_times is None:
+            retry_times = self._crawler.settings.getint("RETRY_TIMES")
+        return min(self._times, int(retry_times))
+
+    def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
+        """A copy of a refused request, to be made later; None if its site has not refused it, or
+        refused it too often, or if others decide about it. A refusal from a cache does not count.
+
+        The copy is logged and counted as one of Scrapy's retries, but does not use up
+        `RETRY_TIMES`: the request is not at fault, we asked too much of the site. After too many
+        refusals, the spider gets the request's last response.
+        """
+        request = admission.request
+        if admission.is_left_to_others:
+            return None
+        if admission.retries_most is None:
+            forget_refusals(request)
+            return None
+        if request.meta.get("dont_retry"):
+            return None
+        counted = request.replace(
+            meta={**request.meta, "retry_times": request.meta.get(REFUSALS_KEY, 0)}
+        )
+        retry = get_retry_request(
+            counted,
+            spider=spider,
+            reason=response_status_message(response.status),
+            max_retry_times=admission.retries_most,
+            priority_adjust=request.meta.get("priority_adjust"),
+            logger=logger,
+            give_up_log_level=request.meta.get("give_up_log_level"),
+        )
+        if retry is None:
+            # For Scrapy's retry middleware, until `fetch` ends.
+            request.meta["dont_retry"] = GIVEN_UP
+            return None
+        # The HTTP cache keeps a stale response here until it sees the new one, and it does not see
+        # this refusal. A shared crawl could not store the stale response with the request.
+        retry.meta.pop("cached_response", None)
+        retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
+        note_refusal(retry)
+        if "retry_times" in request.meta:
+            retry.meta["retry_times"] = request.meta["retry_times"]
+        return retry
+
+
+def _left_to_callback(status: int, handled_by: str, is_retried: bool) -> str:
+    if is_retried:
+        return (
+            f"As {handled_by} has {status}, Scrapy's retry middleware decides: your callback gets "
+            f"it after RETRY_TIMES retries, or at once if RETRY_HTTP_CODES leaves out {status}."
+        )
+    return f"As {handled_by} has {status}, your callback gets it at once."
+
+
+def _has(codes: object, status: int) -> bool:
+    return isinstance(codes, Container) and status in codes
+
+
+def note_refusal(request: Request) -> None:
+    """Keep the time of a request's first refusal in its meta, for copies of it."""
+    request.meta.setdefault(REFUSED_AT_KEY, time.time())
+
+
+def forget_refusals(request: Request) -> None:
+    """Remove the traces of refusals from a request's meta: a copy starts afresh."""
+    meta = request.meta
+    meta.pop(REFUSALS_KEY, None)
+    meta.pop(REFUSED_AT_KEY, None)
+    if meta.get("dont_retry") == GIVEN_UP:
+        del meta["dont_retry"]
