@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
-from semaphore_middleware.model.hosts import site_index
+from semaphore_middleware.model.hosts import kind_of, site_index
 from semaphore_middleware.model.limits import Limit
 
 
@@ -308,6 +308,10 @@ class PermitSet:
         index = site_index(tuple([permit.scope for permit in permits]))
         self.site_permit = None if index is None else permits[index]
         """The permit of the request's site, on which its answer is noted; None: there is none."""
+
+    def of_kind(self, kind: str) -> Permit | None:
+        """The permit of the request's scope of this kind; None: it has no such scope."""
+        return next((permit for permit in self.permits if kind_of(permit.scope) == kind), None)
 
     @property
     def starts_count(self) -> bool:

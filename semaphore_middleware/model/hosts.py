@@ -10,7 +10,9 @@ from typing import Any
 
 from semaphore_middleware.errors import SettingsError
 
-PREFIXED_KINDS = ("domain", "ip", "proxy")
+VIA = "via"
+"""The kind of scopes for one site through one proxy."""
+PREFIXED_KINDS = (VIA, "domain", "ip", "proxy")
 """Kinds of scopes with their kind as a prefix: `ip:192.0.2.1`."""
 ALL = "all"
 """The one scope of its kind: every request of all nodes."""
@@ -18,7 +20,7 @@ EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "ip", "name")
 """Kinds of scopes for one site, in order of precedence."""
-ORDER = ("name", "host", *PREFIXED_KINDS, ALL)
+ORDER = (VIA, "name", "host", "domain", "ip", "proxy", ALL)
 """Kinds in the order in which a request takes its scopes: narrow ones before wide ones."""
 
 
@@ -53,6 +55,11 @@ def site_index(scopes: tuple[str, ...]) -> int | None:
     return next((kinds.index(kind) for kind in SITES if kind in kinds), None)
 
 
+def scope_via(proxy: str, site: str) -> str:
+    """The scope of a site through a proxy, of their scopes: `via:10.0.0.1:3128 example.com`."""
+    return f"{VIA}:{proxy.removeprefix('proxy:')} {site}"
+
+
 def parse_name(name: Any, where: str) -> str:
     """The checked name of a limit: a scope, unchanged; '*.' and a host; or a kind and ':*'.
 
@@ -75,8 +82,8 @@ def parse_name(name: Any, where: str) -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """True for '*.' and a host (all hosts below it), for 'domain:*', 'ip:*' and 'proxy:*' (all
-    scopes of the kind), and for `EVERY`.
+    """True for '*.' and a host (all hosts below it), for 'ip:*' and its like (all scopes of
+    the kind), and for `EVERY`.
     """
     of_kind = name.endswith(":*") and name[:-2] in PREFIXED_KINDS
     return name.startswith("*.") or of_kind or name == EVERY

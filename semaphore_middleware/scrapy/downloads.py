@@ -37,11 +37,13 @@ from semaphore_middleware.scrapy.admission import (
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, wrap_downloads
 from semaphore_middleware.scrapy.network import Network
+from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
 from semaphore_middleware.scrapy.responses import (
     RefusalCheck,
     RequestRefused,
     ResponseClassifier,
     error_number,
+    is_of_proxy,
     is_without_response,
 )
 from semaphore_middleware.scrapy.retries import GIVEN_UP, Retries, forget_refusals
@@ -113,7 +115,10 @@ class Downloads:
         function = settings.backoff_when
         refusal_check = RefusalCheck(function, crawler) if function else None
         self._retries = Retries(crawler, settings.backoff_times)
-        self._responses = ResponseClassifier(settings.backoff_codes, refusal_check, self._retries)
+        proxies = RefusedProxies(lambda: semaphore.cache)
+        self._responses = ResponseClassifier(
+            settings.backoff_codes, refusal_check, self._retries, proxies
+        )
         self._network = Network(settings.backoff, semaphore.emit)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         if settings.obey_crawl_delay:
@@ -262,8 +267,7 @@ class Downloads:
                 response = await download(request)
             self._network.answered()
             permits.received(response.status, len(response.body))
-            permit = permits.site_permit
-            if permit and self._responses.record_response(permit, admission, response):
+            if await self._responses.record_response(permits, admission, response):
                 self._semaphore.emit(RequestRefused)
             if SHARED_KEY in request.meta and not admission.has_left:
                 ending = ANSWERED
@@ -282,9 +286,11 @@ class Downloads:
 
     def _note_failure(self, permits: PermitSet, admission: Admission, error: Exception) -> None:
         """Note that a request got no response: on its site, unless no site responds to this node.
-        Behind a proxy nothing is noted: the proxy may be at fault.
+        Behind a proxy nothing is noted, unless the proxy itself refused: it may be at fault.
         """
         request = admission.request
+        if is_of_proxy(error):
+            self._responses.record_proxy_refusal(permits, request)
         if request.meta.get("proxy") or not is_without_response(error):
             return
         if self._network.failed(host_of(request), error_number(error)):

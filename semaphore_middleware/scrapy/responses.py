@@ -3,6 +3,8 @@
 A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, or a verdict of the user's
 `SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site if it is such a verdict, a 429, or asks for a
 pause. Any other does so only until the site answers other requests well and refuses this one again.
+Through a proxy, where proxies are scopes, it concerns the site through this proxy; all of the site
+if it names a time, or if another proxy is refused, too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from scrapy import Request
+from scrapy.core.downloader.handlers.http11 import TunnelError
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.exceptions import (
     CannotResolveHostError,
@@ -30,7 +33,8 @@ from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import CountedEvent
-from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.permit import Permit, PermitSet
+from semaphore_middleware.model.hosts import VIA
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
 from semaphore_middleware.scrapy.retries import REFUSALS_KEY, REFUSED_AT_KEY, Retries, note_refusal
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from semaphore_middleware.scrapy.admission import Admission
+    from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +60,7 @@ NO_RESPONSE = (
 """Errors of an overloaded or unreachable site."""
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
+PROXY_REFUSES = 407
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +127,30 @@ class ResponseClassifier:
         backoff_codes: frozenset[int],
         refusal_check: RefusalCheck | None,
         retries: Retries,
+        proxies: RefusedProxies,
     ) -> None:
         self._backoff_codes = backoff_codes
         self._retries = retries
+        self._proxies = proxies
         self._refusal_check = refusal_check
 
-    def record_response(self, permit: Permit, admission: Admission, response: Response) -> bool:
-        """Note on the permit how the site responded. True if it refused the request."""
-        request = admission.request
+    async def record_response(
+        self, permits: PermitSet, admission: Admission, response: Response
+    ) -> bool:
+        """Note on the permits how the site, or its proxy, responded. True if it refused the
+        request.
+        """
+        request, status = admission.request, response.status
+        site = permits.site_permit
+        if status == PROXY_REFUSES and request.meta.get("proxy"):
+            if self.record_proxy_refusal(permits, request):
+                if status in self._backoff_codes:
+                    self._decide(admission, status, True, False)
+                return True
+            if status not in self._backoff_codes:
+                return False
+        if site is None:
+            return False
         reset = None
         asked = None
         if not FIELDS.isdisjoint(response.headers):
@@ -137,33 +159,55 @@ class ResponseClassifier:
         pause = reset if asked is None else asked
         check = self._refusal_check
         found = check.refusal(request, response) if check is not None else None
-        is_refused = response.status in self._backoff_codes
-        is_of_site = found is not None or response.status == TOO_MANY_REQUESTS or pause is not None
-        if found is not None or (
-            is_refused and (is_of_site or not _answers_others(permit, request))
-        ):
-            is_walled = permit.site_is_walled
-            decision = self._retries.decide(admission, response.status, is_of_site, is_walled)
-            admission.retries_most = decision.most
-            if decision.most is None:
-                admission.is_left_to_others = True
-                note_refusal(request)
-            cause = _refusal_text(request, response, decision.most)
-            gap = quota_gap(response) if is_of_site else 0.0
-            permit.refused(found or pause or 0.0, cause, response.status, is_of_site, gap)
-            return True
-        if is_refused:
+        is_refused = status in self._backoff_codes
+        if is_refused or found is not None:
+            is_of_site = found is not None or status == TOO_MANY_REQUESTS or pause is not None
+            via = permits.of_kind(VIA)
+            if is_of_site or not _answers_others(via or site, request):
+                permit = site
+                if via and not (found or pause) and not await self._proxies.add(site, via):
+                    permit = via
+                    site.answered(None)  # it is there, and no more is known
+                most = self._decide(admission, status, is_of_site, permit.site_is_walled)
+                cause = _refusal_text(request, status, most)
+                gap = quota_gap(response) if is_of_site else 0.0
+                permit.refused(found or pause or 0.0, cause, status, is_of_site, gap)
+                return True
             admission.is_left_to_others = True
             logger.debug(
                 "%s was refused again (%s), though its site answers other requests: Scrapy's retry "
                 "middleware decides about it.",
                 request,
-                response_status_message(response.status),
+                response_status_message(status),
             )
-        is_good = not is_refused and response.status < 500 and not _is_robotstxt(request)
-        latency = _latency(permit, request) if is_good else None
-        permit.answered(latency, 0.0 if reset is None else pause or 0.0)
+        is_good = not is_refused and status < 500 and not _is_robotstxt(request)
+        latency = _latency(site, request) if is_good else None
+        if is_good:
+            self._proxies.note_answer(site)
+        site.answered(latency, 0.0 if reset is None else pause or 0.0)
         return is_refused
+
+    def record_proxy_refusal(self, permits: PermitSet, request: Request) -> bool:
+        """Note that a proxy did not let a request through, which says nothing of the site. False
+        if no permit is for the proxy.
+        """
+        proxy = permits.of_kind("proxy") or permits.of_kind(VIA)
+        if proxy is None:
+            return False
+        text = _refusal_text(request, PROXY_REFUSES, None)
+        proxy.refused(0.0, text, PROXY_REFUSES, is_metered=False)
+        return True
+
+    def _decide(
+        self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
+    ) -> int | None:
+        """Note who retries a refused request. Returns how many refusals the add-on retries."""
+        most = self._retries.decide(admission, status, is_of_site, is_walled).most
+        admission.retries_most = most
+        if most is None:
+            admission.is_left_to_others = True
+            note_refusal(admission.request)
+        return most
 
 
 def is_without_response(error: BaseException) -> bool:
@@ -171,6 +215,11 @@ def is_without_response(error: BaseException) -> bool:
     if isinstance(error, ConnectBindError):
         return False
     return isinstance(error, NO_RESPONSE) or error_number(error) in NO_ROUTE
+
+
+def is_of_proxy(error: BaseException) -> bool:
+    """True if this error means that a proxy opens no tunnel for us: it has answered 407."""
+    return isinstance(error, TunnelError) and f"'status': {PROXY_REFUSES}," in str(error)
 
 
 def error_number(error: BaseException | None) -> int | None:
@@ -192,13 +241,13 @@ def _answers_others(permit: Permit, request: Request) -> bool:
     return permit.site_answered_at > asyncio.get_running_loop().time() - age
 
 
-def _refusal_text(request: Request, response: Response, retries_most: int | None) -> str:
+def _refusal_text(request: Request, status: int, retries_most: int | None) -> str:
     """A refusal in the words of the log: `answered 503 to GET /page (try 1 of 3)`. Only tries by
     the add-on are counted.
     """
     url = urlparse_cached(request)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    text = f"answered {response.status} to {request.method} {path}"
+    text = f"answered {status} to {request.method} {path}"
     if retries_most is None:
         return text
     refusals = request.meta.get(REFUSALS_KEY, 0)

@@ -18,18 +18,20 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     ALL,
     PREFIXED_KINDS,
+    VIA,
     encoded,
     kind_of,
     normal_host,
     order_of,
+    scope_via,
     site_index,
 )
-from semaphore_middleware.model.limits import Limit, LimitTable
+from semaphore_middleware.model.limits import LIMITLESS, Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
-KINDS = ("host", *PREFIXED_KINDS, ALL)
+KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
 """The kinds of scopes for `SEMAPHORE_SCOPES`, besides callables."""
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
 MAX_SCOPE_CHARS = 1000
@@ -223,11 +225,25 @@ class ScopeFinder:
         for name, has_default in names:
             if name not in limits and (limit := self._limits.of(name, has_default)) is not None:
                 limits[name] = limit
+        self._add_site_via_proxy(names, limits)
         in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
         slot_names = tuple(_slot_name(name) for name, _ in in_order)
         looked_up = self.look_up.kind if self.look_up is not None else None
         in_slot = (slot_name for slot_name in slot_names if kind_of(slot_name) != looked_up)
         return Scopes(in_order, slot_names, _slot(tuple(in_slot)))
+
+    def _add_site_via_proxy(
+        self, names: tuple[tuple[str, bool], ...], limits: dict[str, Limit]
+    ) -> None:
+        """Add the scope of the site through its proxy: it is paused if the site refuses only this
+        proxy. Taken first of all, so that in the pause no permit is kept from other proxies.
+        """
+        proxy = next((name for name, _ in names if kind_of(name) == "proxy"), None)
+        scopes = tuple(sorted(limits, key=order_of))
+        site = site_index(scopes)
+        if "proxy" in self._kinds and proxy is not None and site is not None:
+            name = scope_via(proxy, scopes[site])
+            limits[name] = self._limits.of(name, has_default=False) or Limit(LIMITLESS)
 
 
 def _host_in(scheme: str, netloc: str) -> str | None:

@@ -14,7 +14,7 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS
+from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import NodeOptions, check_job
@@ -363,9 +363,11 @@ def warn_of_mistakes(
     for mistake in unknown_names(sorted(settings)):
         logger.warning(mistake)
     for kind in (*PREFIXED_KINDS, ALL):
-        if limits.names_kind(kind) and kind not in scopes:
+        listed_as = "proxy" if kind == VIA else kind
+        if limits.names_kind(kind) and listed_as not in scopes:
             logger.warning(
-                "SEMAPHORE_LIMITS has limits of the kind %r, which SEMAPHORE_SCOPES does not list: "
-                "they hold only for requests that name such a scope in meta['semaphore_scope'].",
+                "SEMAPHORE_LIMITS has limits of the kind %r, but SEMAPHORE_SCOPES lacks %r: they "
+                "hold only for requests that name such a scope in meta['semaphore_scope'].",
                 kind,
+                listed_as,
             )

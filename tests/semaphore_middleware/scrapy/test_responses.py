@@ -17,8 +17,11 @@ from scrapy.utils.test import get_crawler
 from twisted.internet.error import ConnectBindError, NoRouteError
 
 from semaphore_middleware import Permit
+from semaphore_middleware.core.cache import Cache
+from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.scrapy.admission import Admission
+from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
 from semaphore_middleware.scrapy.responses import (
     RefusalCheck,
     ResponseClassifier,
@@ -38,6 +41,8 @@ ADMISSIONS: WeakKeyDictionary[Request, Admission] = WeakKeyDictionary()
 
 class FakePermit:
     """Keeps what it is told of its request."""
+
+    scope = "a"
 
     def __init__(self) -> None:
         self.granted_at = asyncio.get_running_loop().time()
@@ -61,11 +66,16 @@ class FakePermit:
         self.told.append("failed")
 
 
+def permits_of(permit: FakePermit) -> PermitSet:
+    return PermitSet([cast("Permit", permit)])
+
+
 def classifier(times: int = 2, check: RefusalCheck | None = None) -> ResponseClassifier:
     crawler = get_crawler(Visits)
     crawler.crawling = True
     codes: frozenset[int] = frozenset() if check else frozenset({429, 503})
-    return ResponseClassifier(codes, check, Retries(crawler, times))
+    proxies = RefusedProxies(lambda: cast("Cache", None))
+    return ResponseClassifier(codes, check, Retries(crawler, times), proxies)
 
 
 def admission_of(request: Request) -> Admission:
@@ -75,7 +85,7 @@ def admission_of(request: Request) -> Admission:
     return ADMISSIONS[request]
 
 
-def recorded(
+async def recorded(
     status: int,
     request: Request,
     seen: ResponseClassifier | None = None,
@@ -92,7 +102,7 @@ def recorded(
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     response = Response("http://a/", status=status, headers=names)
     record = (seen or classifier()).record_response
-    is_refused = record(cast("Permit", permit), admission_of(request), response)
+    is_refused = await record(permits_of(permit), admission_of(request), response)
     assert is_refused == (status in (429, 503))
     return permit.told
 
@@ -133,7 +143,7 @@ TOLD: list[tuple[int, dict[str, Any], dict[str, str], tuple[Any, ...]]] = [
 async def test_what_is_told_of_a_response(
     status: int, meta: dict[str, Any], headers: dict[str, Any], told: tuple[Any, ...]
 ) -> None:
-    assert recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
+    assert await recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
 
 
 @pytest.mark.parametrize(
@@ -151,23 +161,23 @@ async def test_refusals_that_teach_a_pace(
     permit = FakePermit()
     response = Response("http://a/", status=status, headers=headers)
     request = Request("http://a/")
-    classifier().record_response(cast("Permit", permit), admission_of(request), response)
+    await classifier().record_response(permits_of(permit), admission_of(request), response)
     assert permit.teaches == teaches
 
 
 async def test_a_robots_txt_says_only_that_the_site_is_there() -> None:
     request = Request("http://a/robots.txt", meta=dict(MEASURED))
-    assert recorded(200, request) == [("answered", None, 0)]
+    assert await recorded(200, request) == [("answered", None, 0)]
 
 
 async def test_what_has_tried_a_wall_is_not_made_again() -> None:
     seen, request = classifier(), Request("http://a/")
-    recorded(429, request, seen, is_walled=True)
+    await recorded(429, request, seen, is_walled=True)
     assert retried(seen, request) is None
 
 
 async def test_a_latency_that_the_handler_does_not_measure_is_the_time_since_the_grant() -> None:
-    ((kind, latency, _),) = recorded(200, Request("http://a/"))
+    ((kind, latency, _),) = await recorded(200, Request("http://a/"))
     assert kind == "answered"
     assert 0 <= latency < 60
 
@@ -193,7 +203,7 @@ async def test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_con
 ) -> None:
     request = Request("http://a/") if refused_ago is None else refused_before(refused_ago)
     seen = classifier()
-    told = recorded(status, request, seen, answered_ago, **cast("Any", headers))
+    told = await recorded(status, request, seen, answered_ago, **cast("Any", headers))
     assert (told[0][0] == "refused") == is_of_site
     assert (retried(seen, request, status) is not None) == is_of_site
     if not is_of_site:
@@ -204,7 +214,7 @@ async def test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_con
 
 async def test_what_a_user_leaves_in_the_meta_harms_nothing() -> None:
     request = Request("http://a/", meta={REFUSED_AT_KEY: "yesterday"})
-    assert recorded(503, request, answered_ago=1) == [("refused", 0)]
+    assert await recorded(503, request, answered_ago=1) == [("refused", 0)]
 
 
 FAILURES = [
@@ -230,7 +240,7 @@ async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter(
     seen, request = classifier(times=2), Request("http://a/", meta={"retry_times": 1})
     refused_at = []
     for refusals in (1, 2):
-        recorded(429, request, seen)
+        await recorded(429, request, seen)
         again = retried(seen, request)
         assert again is not None
         assert again is not request
@@ -239,15 +249,15 @@ async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter(
         refused_at.append(again.meta[REFUSED_AT_KEY])
         request = again
     assert refused_at[0] == refused_at[1], "when it was refused first"
-    recorded(429, request, seen)
+    await recorded(429, request, seen)
     assert retried(seen, request) is None
     assert request.meta["dont_retry"], "Scrapy's middleware must not begin anew"
 
 
-def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
+async def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
     kept = {"cached_response": Response("http://a/"), "mine": 1}
     seen, request = classifier(), Request("http://a/", meta=kept)
-    recorded(429, request, seen)
+    await recorded(429, request, seen)
     again = retried(seen, request, RETRY_PRIORITY_ADJUST=-7)
     assert again is not None
     assert again.priority == -7
@@ -256,11 +266,11 @@ def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
 
 async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afresh() -> None:
     seen, served = classifier(), refused_before(5)
-    recorded(200, served, seen)
+    await recorded(200, served, seen)
     assert retried(seen, served, 200) is None
     assert served.meta == {}
     seen, given_up = classifier(times=0), Request("http://a/", meta={"mine": 1})
-    recorded(429, given_up, seen)
+    await recorded(429, given_up, seen)
     assert retried(seen, given_up) is None
     given_up.meta.update({REFUSALS_KEY: 3, REFUSED_AT_KEY: 4.0})
     by_middleware = given_up.replace(url="http://a/other")
@@ -268,7 +278,7 @@ async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afre
         forget_refusals(request)
     assert given_up.meta == by_middleware.meta == {"mine": 1}
     users = Request("http://a/", meta={"dont_retry": True})
-    recorded(429, users, seen)
+    await recorded(429, users, seen)
     assert retried(seen, users) is None
     forget_refusals(users)
     assert users.meta == {"dont_retry": True}, "it is the user's"
@@ -296,7 +306,7 @@ async def test_the_verdict_of_a_user_s_function(verdict: Any, seconds: float | N
     request = Request("http://a/", meta={"download_latency": 0.25})
     permit = FakePermit()
     admission = admission_of(request)
-    is_refused = seen.record_response(cast("Permit", permit), admission, Response("http://a/"))
+    is_refused = await seen.record_response(permits_of(permit), admission, Response("http://a/"))
     assert is_refused == (seconds is not None)
     assert permit.told == [("refused", seconds) if is_refused else ("answered", 0.25, 0)]
     assert (retried(seen, request, 200) is not None) == is_refused

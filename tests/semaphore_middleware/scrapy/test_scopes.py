@@ -145,7 +145,8 @@ def test_scopes_are_taken_in_one_order_whatever_the_settings_say() -> None:
     request = Request("http://A.Example.org./shop", meta={"proxy": "http://u:p@Proxy.Example:3128"})
     for kinds in (("host", "domain", "proxy", "all", by_path), (by_path, "all", "host", "domain")):
         asked = finder(*kinds, limits=EVERY)
-        order = ["shop", "a.example.org", "domain:example.org", "proxy:proxy.example:3128", "all"]
+        via, proxy = "via:proxy.example:3128 a.example.org", "proxy:proxy.example:3128"
+        order = [via, "shop", "a.example.org", "domain:example.org", proxy, "all"]
         found = [name for name, _ in asked.find_scopes(request).limits]
         assert found == [name for name in order if "proxy" in kinds or "proxy" not in name]
     mixed = Request("http://b/", meta={"semaphore_scope": ["all", "domain:x", "b.c", "x y", "b.a"]})

@@ -145,8 +145,9 @@ async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Sit
     crawl = Crawl(server, *requests, limit=8, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
     proxy = f"proxy:{FIRST}:{site.port}"
     await eventually(lambda: server.members().get(proxy) == (1, 1))
-    assert set(server.members()) == {"nowhere.invalid", proxy}
-    await crawl.gave_back(4, site)
+    of_site = f"via:{FIRST}:{site.port} nowhere.invalid"
+    assert set(server.members()) == {"nowhere.invalid", proxy, of_site}
+    await crawl.gave_back(6, site)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
     assert "SEMAPHORE_LIMIT: there is no such setting; did you mean SEMAPHORE_LIMITS?" in said
     assert "SEMAPHORE_XYZ: there is no such setting" in said
     assert "SEMAPHORE_TOKEN: there is no such setting; set it in the environment" in said
-    assert "SEMAPHORE_LIMITS has limits of the kind 'ip', which SEMAPHORE_SCOPES" in said
+    assert "SEMAPHORE_LIMITS has limits of the kind 'ip', but SEMAPHORE_SCOPES lacks 'ip'" in said
 
 
 @both
