@@ -328,6 +328,9 @@ class Account:
             self._failures = Failures()
         if outcome.refused:
             self._desk.emit(RefusalReported, self.scope)
+            # Before the server tells of the pause: a request with this permit may get its other
+            # ones meanwhile, as those of the refused request go on.
+            self._withdraw()
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
         if is_news or permit.limit.adaptive or self.site.wants_feedback:
             self._feedback.append((outcome, permit.granted_at))
@@ -626,9 +629,13 @@ class Account:
         """
         self.site.paused_at = paused_at
         self._set_pause_length(length)
+        self._withdraw()
+        self.stop_turns()
+
+    def _withdraw(self) -> None:
+        """Let no request begin with the permits of now."""
         for permit in self._held:
             permit.withdrawn = True
-        self.stop_turns()
 
     def _set_pause_length(self, length: float) -> None:
         self.site.pause_length = length

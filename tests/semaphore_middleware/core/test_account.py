@@ -348,12 +348,14 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: Log) -> None:
     waiting = node.ask()
     refused.refused()
     refused.release()
+    assert (held.withdrawn, waiting.withdrawn) == (True, False), "before the server tells of it"
     node.talk(granted=2, backoff=4.0)
     assert observer.BackoffStarted("s", 4.0) in node.events
     assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
-    assert not held.withdrawn, "other nodes are told, and so is this one"
+    node.talk(granted=3)
+    assert (waiting.held, waiting.withdrawn) == (True, False)
     node.account.on_backoff(0, 0.0)
-    assert (held.withdrawn, waiting.withdrawn) == (True, False)
+    assert waiting.withdrawn, "all nodes are told"
 
 
 def test_a_pause_is_reported_when_it_begins_when_it_grows_and_by_whom_it_was_caused() -> None:

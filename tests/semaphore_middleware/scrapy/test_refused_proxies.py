@@ -80,6 +80,20 @@ async def test_the_scope_that_pauses(
     assert server.members() == {}
 
 
+async def test_none_starts_through_a_refused_proxy(server: RedisServer, site: Site) -> None:
+    bad, good = [f"http://{host}:{site.port}" for host in await more_hosts(site, 2)]
+    site.refusals = None
+    requests = [
+        Request(f"http://{HOST}/busy/{n}", meta={"proxy": bad}, priority=1) for n in range(9)
+    ] + [Request(f"http://{HOST}/page/{n}", meta={"proxy": good}) for n in range(9)]
+    crawl = Crawl(server, *requests, limit=2, **STEP_BY_STEP)
+    await site.until(lambda: sum("page" in path for path in site.arrivals) == 9)
+    assert len(site.refused_at) <= 2, "those that were open"
+    await crawl.crawler.stop_async()
+    await crawl.finished()
+    assert server.members() == {}
+
+
 async def test_another_node_s_proxy_is_a_second_one(
     server: RedisServer, site: Site, caplog: Log
 ) -> None:
