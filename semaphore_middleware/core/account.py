@@ -607,12 +607,25 @@ class Account:
         if waiting:
             self._desk.send(self, True)
 
+    def fail(self, error: Exception) -> None:
+        """Fail waiting requests with this error, and lose all permits: what is to be reported about
+        this scope cannot be sent.
+        """
+        logger.error("%s: %r. Its requests fail; other sites are served.", error, error.__cause__)
+        self._desk.emit(StatementRefused)
+        for permit in self._line.clear():
+            permit._refuse(error)
+        self.lose_all()
+
     def _report_wait(self, permit: Permit) -> None:
         """No permit was free for this request."""
         if permit._stage is Stage.WAITING and not permit.waited:
             permit.waited = True
             if permit._on_wait is not None:
-                permit._on_wait()
+                try:
+                    permit._on_wait()
+                except Exception as error:  # of the caller's own function: it is the caller's
+                    permit._refuse(error)
             self._desk.emit(PermitWaiting, permit)
 
     def on_granted(self, term: int, granted: int) -> None:

@@ -25,6 +25,7 @@ from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.model.reasons import Reason
+from semaphore_middleware.redis.calls import UnpackableError
 from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
@@ -270,6 +271,14 @@ class Outbox:
     def on_timeout(self, call: OutgoingCall) -> None:
         """No reply came in time: send less in the next call."""
         self._accounts_at_once = max(1, len(call.accounts) // 2)
+
+    def on_unpackable(self, call: OutgoingCall, error: UnpackableError) -> None:
+        """One statement of the call cannot be sent: fail its requests, and send the others."""
+        if account := self.accounts.get(error.statement.scope):
+            account.fail(error)
+        self._due = dict.fromkeys(call.accounts) | self._due
+        self._is_look_due |= call.look
+        self._wake()
 
     def forget_empty(self, accounts: Iterable[Account]) -> None:
         """Forget the empty ones among these accounts."""

@@ -25,9 +25,11 @@ from semaphore_middleware.core.permit import Permit, PermitSet, UntilLost
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model import chance
+from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
+from semaphore_middleware.model.validation import check_priority, check_timeout
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Recovery, Store
 from semaphore_middleware.redis.environment import default_node, machine, url_from_environment
@@ -198,9 +200,13 @@ class FairSemaphore:
         if self._session is not None:  # else the server may be new
             self.emit(StoreLost, seconds)
 
+    @property
+    def longest_call(self) -> float:
+        """Seconds that a call to the server takes at most: the longest 'now'."""
+        return call_timeout(self._options.lease)
+
     def _server(self, url: str) -> Server:
-        options = self._options
-        return Server(url, call_timeout(options.lease), self._url_from, options.prefix)
+        return Server(url, self.longest_call, self._url_from, self._options.prefix)
 
     def _leave_embedded(self) -> None:
         if self._embedded is not None:
@@ -232,12 +238,13 @@ class FairSemaphore:
     ) -> Permit:
         """Wait for a permit of `scope`. All nodes together hold at most `limit`.
 
-        `scope` is any string. `limit` is a `Limit`, or written as in `SEMAPHORE_LIMITS`: what a
-        dict leaves out is not limited, and None leaves the limit to other nodes and operators.
-        Where nodes name different limits, the lowest counts while the scope is in use. `timeout` is
-        in seconds. May be cancelled at any time. The caller must `release()` the permit; `permit()`
-        does so by itself. Of this node's requests that wait for the scope, the one with the highest
-        `priority` is served first.
+        `scope` is a text of 1 to 1000 characters: not a URL, and without control characters.
+        `limit` is a `Limit`, or written as in `SEMAPHORE_LIMITS`: what a dict leaves out is not
+        limited, and None leaves the limit to other nodes and operators. Where nodes name different
+        limits, the lowest counts while the scope is in use. `timeout` is in seconds; 0 takes a
+        permit that is free now, or none. May be cancelled at any time. The caller must `release()`
+        the permit; `permit()` does so by itself. Of this node's requests that wait for the scope,
+        the one with the highest `priority` is served first.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`, and `HostDownError` if the
         site has not responded for `backoff.down_after` (see `Permit.failed`).
@@ -266,21 +273,26 @@ class FairSemaphore:
         `on_progress(taken, waits)` is called when the server has no permit free for the next scope,
         with `waits` true; and else when the request goes on to another scope.
         """
+        checked = [(check_scope(scope), checked_limit(scope, limit)) for scope, limit in wanted]
+        timeout = check_timeout(timeout, "timeout")
+        priority = check_priority(priority, "priority")
         permits: list[Permit] = []
         if timeout is None:
-            await self._take(permits, wanted, owner, priority, on_progress)
+            await self._take(permits, checked, owner, priority, on_progress)
             return PermitSet(permits)
+        if timeout == 0.0:
+            on_progress = partial(_give_up_at_wait, on_progress)
         try:
-            async with asyncio.timeout(timeout):
-                await self._take(permits, wanted, owner, priority, on_progress)
-        except TimeoutError:
+            async with asyncio.timeout(timeout or self.longest_call):
+                await self._take(permits, checked, owner, priority, on_progress)
+        except (_NotNowError, TimeoutError):
             raise self._timed_out(permits[-1], timeout) from None
         return PermitSet(permits)
 
     async def _take(
         self,
         permits: list[Permit],
-        wanted: Sequence[tuple[str, GivenLimit]],
+        wanted: Sequence[tuple[str, Limit]],
         owner: object,
         priority: float,
         on_progress: Progress | None,
@@ -299,7 +311,7 @@ class FairSemaphore:
                                 on_progress(len(permits), False)
                         on_wait = on_progress and partial(on_progress, len(permits), True)
                         permit = self._opened().outbox.request(
-                            scope, checked_limit(scope, limit), owner, priority, on_wait
+                            scope, limit, owner, priority, on_wait
                         )
                         permits.append(permit)
                         await permit._granted
@@ -375,6 +387,17 @@ class FairSemaphore:
                 "use a SyncSemaphore"
             )
         return self._session
+
+
+class _NotNowError(Exception):
+    """No permit is free now."""
+
+
+def _give_up_at_wait(on_progress: Progress | None, taken: int, waits: bool) -> None:
+    if on_progress is not None:
+        on_progress(taken, waits)
+    if waits:
+        raise _NotNowError
 
 
 def checked_limit(scope: str, limit: GivenLimit) -> Limit:

@@ -17,7 +17,7 @@ from semaphore_middleware.core.outbox import Outbox
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.redis.calls import Store
+from semaphore_middleware.redis.calls import Store, UnpackableError
 from semaphore_middleware.redis.connection import CallTimeoutError, Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link, Subscription
@@ -164,6 +164,9 @@ class Session:
             except CallTimeoutError:
                 self.outbox.on_timeout(call)
                 raise
+            except UnpackableError as error:
+                self.outbox.on_unpackable(call, error)
+                return
             if replies is None:
                 await self._recovery.join_epoch(connection)
                 await self._begin_epoch()

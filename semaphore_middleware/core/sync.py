@@ -16,8 +16,10 @@ from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore, GivenLimit, checked_limit
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
+from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import GivenOptions
+from semaphore_middleware.model.validation import check_timeout
 
 
 class Options(GivenOptions, total=False):
@@ -78,6 +80,8 @@ class SyncSemaphore:
 
         Raises what `FairSemaphore.open` and `acquire` raise, and `PermitLostError`.
         """
+        scope = check_scope(scope)
+        timeout = check_timeout(timeout, "timeout")
         permit = self._acquire(scope, checked_limit(scope, limit), timeout)
         try:
             yield permit
@@ -176,7 +180,7 @@ class SyncSemaphore:
             return timeout
         began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(self._semaphore.longest_call if timeout == 0 else timeout):
                 await asyncio.shield(opening)
         except TimeoutError:
             raise AcquireTimeoutError(
@@ -186,7 +190,9 @@ class SyncSemaphore:
             if self._opening is opening:
                 self._opening = None  # the next permit tries again
             raise
-        return None if timeout is None else timeout + began - asyncio.get_running_loop().time()
+        if not timeout:
+            return timeout
+        return max(0.001, timeout + began - asyncio.get_running_loop().time())  # 0 is another wish
 
 
 def _let_it_run() -> None:

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from typing import Self
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.model.validation import (
+    LONGEST_S,
+    check_integer,
+    check_number,
+    check_truth,
+)
 from semaphore_middleware.model.wire import Wire
+
+MAX_STATUS = 999
+"""The highest status of three digits, as HTTP has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,15 @@ class Feedback:
     """Seconds between requests by the quota that the site names; 0: none."""
     what: str = "refused a request"
     """The refusal in words, for the log of this node."""
+
+    def __post_init__(self) -> None:
+        # A bad value would be found as late as in the call that reports it.
+        if self.latency is not None:
+            check_number(self.latency, "latency")
+        for name in ("retry_after", "quota_gap"):
+            check_number(getattr(self, name), name, most=math.inf)
+        check_integer(self.status, "status", least=0, most=MAX_STATUS)
+        check_truth(self.is_metered, "is_metered")
 
 
 @dataclass(frozen=True, slots=True)

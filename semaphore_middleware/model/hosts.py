@@ -9,6 +9,7 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.validation import not_allowed
 
 VIA = "via"
 """The kind of scopes for one site through one proxy."""
@@ -16,6 +17,9 @@ PREFIXED_KINDS = (VIA, "domain", "ip", "proxy")
 """Kinds of scopes with their kind as a prefix: `ip:192.0.2.1`."""
 ALL = "all"
 """The one scope of its kind: every request of all nodes."""
+MAX_SCOPE_CHARS = 1000
+"""Of a scope's name: each call sends it, and the server and all nodes keep it."""
+ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "ip", "name")
@@ -121,6 +125,25 @@ def refuse_url(name: str, where: str) -> None:
     """Raise `SettingsError` for a URL, or a host with a port: such a scope would limit no site."""
     if host := host_within(name):
         raise SettingsError(f"{where}: give only the host: {host!r}")
+
+
+def is_scope(name: object) -> bool:
+    """True if a scope may have this name. That of a site through a proxy is made of two."""
+    if not isinstance(name, str):
+        return False
+    most = MAX_SCOPE_CHARS * (2 if name.startswith(f"{VIA}:") else 1)
+    return 0 < len(name) <= most and not re.search(r"[\x00-\x1f\x7f-\x9f]", name)
+
+
+def check_scope(name: Any, where: str = "the scope") -> str:
+    """The checked name of a scope. Raises `SettingsError`, also for a URL."""
+    if not is_scope(name):
+        raise not_allowed(
+            name[:MAX_SCOPE_CHARS] if isinstance(name, str) else name, where, ALLOWED_SCOPE
+        )
+    if "://" in name:
+        refuse_url(name, f"{where} = {name!r}")
+    return str(name)
 
 
 def normal_host(host: str) -> str:

@@ -37,6 +37,17 @@ def check_number(
     return float(number)
 
 
+def check_timeout(value: Any, where: str) -> float | None:
+    """Seconds, or None for no timeout."""
+    allowed = f"None, or a number {_range(0.0, LONGEST_S)}"
+    return None if value is None else check_number(value, where, allowed=allowed)
+
+
+def check_priority(value: Any, where: str) -> float:
+    """A finite number; the highest is served first."""
+    return check_number(value, where, least=-1e300, most=1e300, allowed="a finite number")
+
+
 def check_integer(
     value: Any,
     where: str,

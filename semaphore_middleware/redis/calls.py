@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.options import NodeOptions
@@ -43,6 +43,14 @@ logger = logging.getLogger(__name__)
 STATEMENTS_PER_CALL = 100
 LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
 TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
+
+
+class UnpackableError(SemaphoreError):
+    """A statement that cannot be written for the server."""
+
+    def __init__(self, statement: Statement) -> None:
+        super().__init__(f"what is to be sent for {statement.scope!r} cannot be packed")
+        self.statement = statement
 
 
 class Recovery:
@@ -223,6 +231,7 @@ class Store:
         With `look` the server is asked first, in the same round trip, whether it still is in the
         life that is known. If it is not, it applies none of the statements: they are of an earlier
         epoch. Raises `ServerUnreachableError`; every statement can then be sent again without harm.
+        Raises `UnpackableError` before it sends anything.
         """
         calls = list(batches(statements, STATEMENTS_PER_CALL))
         known_epoch = self.recovery.epoch
@@ -265,6 +274,9 @@ class Store:
         head = pack_head(options.lease, chance.fraction(), silent, self._machine)
         arguments = [head, encoded(self.node), self.recovery.epoch, *self._job]
         for statement in call:
-            keys += self._keys.of(statement.scope)
-            arguments.append(pack_statement(statement, options.backoff))
+            try:
+                keys += self._keys.of(statement.scope)
+                arguments.append(pack_statement(statement, options.backoff))
+            except Exception as error:  # any: the other statements of the call are well
+                raise UnpackableError(statement) from error
         return Call(SYNC, keys, arguments, though_full=True)

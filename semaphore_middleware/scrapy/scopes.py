@@ -17,9 +17,13 @@ from scrapy.utils.url import add_http_if_no_scheme
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     ALL,
+    ALLOWED_SCOPE,
+    MAX_SCOPE_CHARS,
     PREFIXED_KINDS,
     VIA,
+    check_scope,
     encoded,
+    is_scope,
     kind_of,
     normal_host,
     order_of,
@@ -34,16 +38,12 @@ SCOPE_KEY = "semaphore_scope"
 KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
 """The kinds of scopes for `SEMAPHORE_SCOPES`, besides callables."""
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
-MAX_SCOPE_CHARS = 1000
-"""Of a scope's name: each call sends it, and the server and all nodes keep it."""
 MAX_NAMES = 10
 """Of one request, in meta or from a callable: each name is a permit to wait for."""
 HOSTS_REMEMBERED = 1024  # with their scopes cached: each request needs them several times
 PROXY_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-ALLOWED_NAMES = (
-    f"a text of 1 to {MAX_SCOPE_CHARS} characters, or a list of 1 to {MAX_NAMES} of them"
-)
+ALLOWED_NAMES = f"{ALLOWED_SCOPE}, or a list of 1 to {MAX_NAMES} of them"
 
 MAX_SLOT_NAME_BYTES = 100
 """The longest scope used unchanged in names of files."""
@@ -278,14 +278,10 @@ def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
         names = tuple(islice(given, MAX_NAMES + 1))
     else:
         names = (None,)
-    if not least <= len(names) <= MAX_NAMES or not all(map(_is_name, names)):
+    if not least <= len(names) <= MAX_NAMES or not all(map(is_scope, names)):
         shown = given[:MAX_SCOPE_CHARS] if isinstance(given, str) else given
         raise not_allowed(shown, where, ALLOWED_NAMES if least else f"None, {ALLOWED_NAMES}")
-    return names
-
-
-def _is_name(scope: object) -> bool:
-    return isinstance(scope, str) and 0 < len(scope) <= MAX_SCOPE_CHARS
+    return tuple(check_scope(name, where) for name in names)
 
 
 def _ask(namer: Namer, request: Request) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ async def test_the_same_host_keeps_its_meta(server: RedisServer, site: Site, by:
     assert len(site.arrivals) == 4
 
 
-TEXT = "a text of 1 to 1000 characters, or a list of 1 to 10 of them"
+TEXT = "a text of 1 to 1000 characters, no control characters, or a list of 1 to 10 of them"
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"semaphore_scope": 5}, f"meta['semaphore_scope'] = 5: allowed is {TEXT}"),
     ({"semaphore_scope": ""}, f"meta['semaphore_scope'] = '': allowed is {TEXT}"),
@@ -88,6 +88,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"semaphore_scope": ["a", 5]}, f"meta['semaphore_scope'] = ['a', 5]: allowed is {TEXT}"),
     ({"semaphore_scope": list("abcdefghijk")}, f"'k']: allowed is {TEXT}"),
     ({"semaphore_scope": "x" * 1001}, f"xxx': allowed is {TEXT}"),
+    ({"semaphore_scope": "a\nb"}, f"'a\\nb': allowed is {TEXT}"),
+    ({"semaphore_scope": "https://a.example/x"}, "give only the host: 'a.example'"),
     ({"semaphore_skip": "False"}, "meta['semaphore_skip'] = 'False': allowed is True or False"),
 ]
 

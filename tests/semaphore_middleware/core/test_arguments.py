@@ -1,0 +1,131 @@
+"""Bad arguments of a semaphore: each is refused where it comes in, and costs no other request."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from semaphore_middleware import AcquireTimeoutError, FairSemaphore, SettingsError, SyncSemaphore
+from semaphore_middleware.core.observer import StatementRefused
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.calls import UnpackableError
+from tests.support.crawls import Log
+from tests.support.nodes import Recorder
+from tests.support.servers import RedisServer
+
+HUGE = 10**400
+
+
+class Raising:
+    """Whatever is asked of it, it raises."""
+
+    def __repr__(self) -> str:
+        return "<Raising>"
+
+    def __float__(self) -> float:
+        raise RuntimeError
+
+    __bool__ = __hash__ = __len__ = __str__ = __float__  # type: ignore[assignment]
+
+
+NAMES: list[Any] = [
+    None,
+    b"s",
+    7,
+    math.nan,
+    "",
+    "s" * 1001,
+    "a\nb",
+    "https://example.com/x",
+    [],
+    Raising(),
+]
+NUMBERS: list[Any] = ["high", b"1", math.nan, math.inf, HUGE, True, Raising()]
+
+
+async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServer) -> None:
+    def refused(what: str) -> Any:
+        return pytest.raises(SettingsError, match=what)
+
+    async with FairSemaphore(server.url) as semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = asyncio.ensure_future(semaphore.acquire("s", 1))
+        for name in NAMES:
+            with refused("the scope"):
+                await semaphore.acquire(name, 2)
+            with refused("the scope"):
+                await semaphore.acquire_all([("other", 1), (name, 2)])
+        for number in NUMBERS:
+            with refused("timeout"):
+                await semaphore.acquire("s", 1, timeout=number)
+            with refused("priority"):
+                await semaphore.acquire("s", 1, priority=number)
+            if number != HUGE:  # which is no limit
+                with refused("the limit of"):
+                    await semaphore.acquire("s", number)
+        for value in ("high", math.nan, HUGE, Raising()):
+            with refused("latency"):
+                held.answered(value)  # type: ignore[arg-type]
+        with refused("status"):
+            held.refused(status=HUGE)
+        held._outcome = None
+        held.release()
+        (await waiting).release()
+    assert server.members() == {}
+
+
+async def test_a_statement_that_cannot_be_packed_fails_its_own_request(
+    server: RedisServer, caplog: Log
+) -> None:
+    """Whatever gets past the checks."""
+    recorder = Recorder()
+    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
+        assert semaphore._session is not None
+        bad = semaphore._session.outbox.request(None, Limit(1))  # type: ignore[arg-type]
+        good = await semaphore.acquire("s", 1)
+        with pytest.raises(UnpackableError, match="None"):
+            await bad._granted
+        bad.release()
+        good.release()
+        async with semaphore.permit("s", 1, timeout=10.0):
+            pass
+    assert recorder.count(StatementRefused) == 1
+    assert "a bug" not in caplog.text
+    assert server.members() == {}
+
+
+async def test_a_timeout_of_0_takes_what_is_free_now_or_nothing(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as one, FairSemaphore(server.url, lease=0.6) as two:
+        async with one.permit("s", 1, timeout=0):
+            with pytest.raises(AcquireTimeoutError, match="within 0 s"):
+                await two.acquire("s", 1, timeout=0)
+            assert not two.permits()
+        async with two.permit("free", 1, timeout=0):
+            pass
+        with server.frozen(), pytest.raises(AcquireTimeoutError):
+            await two.acquire("other", 1, timeout=0)
+
+
+def test_a_thread_has_the_same_checks(server: RedisServer) -> None:
+    with SyncSemaphore(server.url) as semaphore:
+        for name in NAMES:
+            with pytest.raises(SettingsError):
+                semaphore.permit(name, 1).__enter__()
+        with pytest.raises(SettingsError):
+            semaphore.permit("s", 1, timeout="1").__enter__()  # type: ignore[arg-type]
+        with semaphore.permit("s", 1, timeout=0), pytest.raises(AcquireTimeoutError):
+            semaphore.permit("s", 1, timeout=0).__enter__()
+
+
+async def test_what_a_callers_own_function_raises_is_the_callers(server: RedisServer) -> None:
+    def on_progress(*_: object) -> None:
+        raise LookupError
+
+    async with FairSemaphore(server.url) as semaphore:
+        held = await semaphore.acquire("s", 1)
+        with pytest.raises(LookupError):
+            await semaphore.acquire_all([("s", 1)], on_progress=on_progress)
+        held.release()
+        async with semaphore.permit("s", 1, timeout=10.0):
+            pass
