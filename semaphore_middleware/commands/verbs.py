@@ -131,13 +131,12 @@ def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]])
 def address_of(settings: BaseSettings) -> tuple[str, str]:
     """The URL of the server, and where it was set. Raises as `admin_of`."""
     from semaphore_middleware.redis import embedded
-    from semaphore_middleware.redis.environment import URL_NAMES, server_of
+    from semaphore_middleware.redis.environment import server_of
 
     url, url_from = server_of(settings)
     if (url := url or embedded.find()) is None:
         raise CommandError(
-            f"no server's address is given ({' or '.join(URL_NAMES)}, in the settings, by -s, or "
-            "in the environment), and no embedded server runs",
+            embedded.why_none(", in the settings, by -s, or in the environment"),
             Status.NO_SERVER,
         )
     return url, url_from

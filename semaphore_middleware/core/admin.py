@@ -22,7 +22,7 @@ from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Begun, pack_begin
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.environment import URL_NAMES, url_from_environment
+from semaphore_middleware.redis.environment import url_from_environment
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
@@ -82,10 +82,7 @@ class Admin:
             url, url_from = url_from_environment()
         url = url or embedded.find()
         if url is None:
-            raise ServerUnreachableError(
-                f"no server's address is given ({' or '.join(URL_NAMES)} in the environment), and "
-                "no embedded server runs"
-            )
+            raise ServerUnreachableError(embedded.why_none(" in the environment"))
         self.name = name or user_at_host()
         """The author of the rules set here."""
         self.lease = check_number(lease, "lease", least=0.001)

@@ -9,13 +9,15 @@ server then.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import pwd
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -29,9 +31,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.redis.environment import URL_NAMES, machine
 from semaphore_middleware.redis.keys import Keys
 
+logger = logging.getLogger(__name__)
+
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
+WITHOUT_HOME = Path("/tmp")  # in place of tempfile's, which the environment moves
 START_TIMEOUT_S = 20.0
 NO_PROGRAM = (
     "no server's address is given and no embedded server was found: set REDIS_URL (or "
@@ -77,9 +83,7 @@ def start_or_join(prefix: str) -> EmbeddedServer:
     Raises `ServerRefusedError` where there is no server to start, or it does not start, or its
     directory cannot be used.
     """
-    directory = _directory()
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _check_private(directory)
+    directory = _usable_directory()
     path = directory / SOCKET
     with (directory / START_LOCK).open("ab") as start:
         fcntl.flock(start, fcntl.LOCK_EX)
@@ -107,12 +111,32 @@ def find() -> str | None:
     Raises `ServerRefusedError` where another user could have put it there, or its directory cannot
     be used.
     """
-    directory = _directory()
-    path = directory / SOCKET
-    if not path.exists():
-        return None
-    _check_private(directory)
-    return _url(path) if _is_alive(directory) else None
+    directories = _directories()
+    for directory in directories:
+        path = directory / SOCKET
+        try:
+            if path.exists():
+                _check_private(directory)
+                if _is_alive(directory):
+                    return _url(path)
+        except OSError:
+            if directory is directories[-1]:
+                raise
+    return None
+
+
+@_one_line()
+def why_none(places: str) -> str:
+    """Why there is no server: no address in these places, and no embedded server runs."""
+    if any((directory / LOG).exists() for directory in _directories()):
+        return (
+            "the embedded server ended with its last crawl, and what it kept is forgotten: limits "
+            f"and pauses, reports, shared crawls. For a server that stays, set {URL_NAMES[1]}"
+        )
+    return (
+        f"no server's address is given ({' or '.join(URL_NAMES)}{places}), and no embedded server "
+        "runs"
+    )
 
 
 def find_program() -> str:
@@ -174,13 +198,53 @@ def _is_free(lock: IO[bytes]) -> bool:
     return False
 
 
-def _directory() -> Path:
-    """A directory of this user's own, the same in a terminal, a cron job and a service.
+def _directories() -> list[Path]:
+    """The directories that may be used, the best first: the same in a terminal, a cron job and a
+    service, as nothing in the environment moves them but the variable for that purpose.
 
-    Short: a Unix socket's path has about 100 bytes.
+    Short: a Unix socket's path has about 100 bytes. A home may be shared by machines, a socket is
+    not: hence a directory for each, named after its boot, which containers of it have in common.
     """
-    default = Path(tempfile.gettempdir()) / f"scrapy-semaphore-{os.getuid()}"
-    return Path(os.environ.get(DIRECTORY) or default).absolute()
+    if given := os.environ.get(DIRECTORY):
+        return [Path(given).absolute()]
+    directories = [WITHOUT_HOME / f"scrapy-semaphore-{os.getuid()}"]
+    with suppress(KeyError):  # a user id without an entry, as in a container
+        home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+        if home != Path("/"):
+            directories.insert(0, home / ".scrapy-semaphore" / f"{machine():08x}")
+    return directories
+
+
+def _usable_directory() -> Path:
+    """The first directory that can be used, made if it is missing."""
+    *first, last = _directories()
+    for directory in first:
+        try:
+            _prepare(directory)
+        except OSError as error:
+            logger.warning(
+                "The embedded server of this process is in %s, as %s cannot be used: %s. Crawls of "
+                "this user that use the latter do not share their limits with this one.",
+                last,
+                directory,
+                error,
+            )
+        else:
+            return directory
+    _prepare(last)
+    return last
+
+
+def _prepare(directory: Path) -> None:
+    """Make the directory, and try whether a socket can be in it. Raises `OSError`."""
+    directory.mkdir(mode=0o700, exist_ok=True, parents=directory.parent.name == ".scrapy-semaphore")
+    _check_private(directory)
+    trial = directory / f"{os.getpid()}.sock"
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(trial))
+    finally:
+        trial.unlink(missing_ok=True)
 
 
 def _check_private(directory: Path) -> None:

@@ -180,7 +180,9 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
         assert embedded.find() == node.url
     # The command has kept it from nothing: it ends with the last who uses it.
     await eventually(lambda: embedded.find() is None)
-    assert await semaphore(None, "status") == (3, "", f"{SAYS}{none}")
+    ended = await semaphore(None, "status")
+    assert ended.status == 3
+    assert "the embedded server ended with its last crawl" in ended.err
     os.chmod(directory, 0o755)  # noqa: PTH101 - in a coroutine all are as good
     said = f"{directory} is not a private directory of this user's"
     (directory / "server.sock").touch()
