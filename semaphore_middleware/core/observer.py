@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVarTuple
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
@@ -315,7 +316,7 @@ class Observer:
     """Base class of observers of a semaphore; each method does nothing by default.
 
     All are called on the semaphore's event loop. `on_event` is called several times for each
-    permit: it must return soon. What it raises is logged.
+    permit: it must return soon. What it raises is logged, a cancellation too, and stops nothing.
     """
 
     kinds: ClassVar[tuple[type[Event], ...]] = (Event,)
@@ -344,6 +345,7 @@ class Observers:
         closes those that were opened.
         """
         for observer in (*self._observers, *more):
+            _check(observer)
             self._open.append(observer)
             self._of_kind.clear()
             await observer.open(semaphore)
@@ -358,7 +360,7 @@ class Observers:
             for on_event in callbacks:
                 try:
                     on_event(event)
-                except Exception:
+                except (Exception, asyncio.CancelledError):
                     logger.exception("An observer failed at %s.", event)
 
     def _find_callbacks(self, kind: object) -> list[Callable[[Event], None]]:
@@ -383,6 +385,17 @@ class Observers:
         """In a forked child: those that are open are its parent's."""
         self._open = []
         self._of_kind.clear()
+
+
+def _check(observer: Observer) -> None:
+    """Check what is read of an observer at each event. Raises `SettingsError`."""
+    kinds = observer.kinds
+    if not isinstance(kinds, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, Event) for kind in kinds
+    ):
+        raise not_allowed(kinds, f"{type(observer).__name__}.kinds", "a tuple of classes of events")
+    if not callable(observer.on_event):
+        raise not_allowed(observer.on_event, f"{type(observer).__name__}.on_event", "a method")
 
 
 @cache

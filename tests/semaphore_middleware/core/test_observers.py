@@ -5,7 +5,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from semaphore_middleware import FairSemaphore
+import pytest
+
+from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.core import observer
 from semaphore_middleware.core.observer import Event, Observer, Observers
 from tests.support.crawls import Log
@@ -35,6 +37,11 @@ class Broken(Observer):
         raise RuntimeError(f"no {event}")
 
 
+class Cancelled(Observer):
+    def on_event(self, event: Event) -> None:
+        raise asyncio.CancelledError(event)
+
+
 async def test_an_event_that_nobody_hears_is_not_made() -> None:
     hearer = Hearer()
     observers = Observers([hearer])
@@ -49,7 +56,7 @@ async def test_an_event_that_nobody_hears_is_not_made() -> None:
 
 async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog: Log) -> None:
     recorder = Recorder()
-    observers = [Broken(), recorder]
+    observers = [Broken(), Cancelled(), recorder]
     async with FairSemaphore(server.url, recovery_wait=0.0, observers=observers) as semaphore:
         for _ in range(2):
             async with semaphore.permit("s", 1, timeout=10.0):
@@ -58,3 +65,10 @@ async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog
     failures = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert failures
     assert all("An observer failed" in failure.message for failure in failures)
+
+
+@pytest.mark.parametrize("kinds", [None, "PermitReleased", [Event], (Event, 5), (int,)])
+async def test_what_an_observer_is_to_hear_of_is_checked_as_it_is_opened(kinds: Any) -> None:
+    hearer = type("Hearer", (Observer,), {"kinds": kinds})()
+    with pytest.raises(SettingsError, match=r"Hearer\.kinds = .*: allowed is a tuple"):
+        await Observers([hearer]).open(NOBODY)
