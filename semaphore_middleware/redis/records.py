@@ -203,8 +203,7 @@ OF_KEYS = {
             "refused_at": NUMBER,  # when the last incident began; 0: there was none
             "is_refused": NUMBER,  # 1 until the pause after it is over
             "span_since": NUMBER,  # when the first incident of the span began; 0: there is none
-            "span_pauses": NUMBER,  # the time of the pauses in it
-            "span_counted": NUMBER,  # and what of that counts
+            "span_rest": NUMBER,  # time of the pauses in it that does not count
             "span_started": NUMBER,  # `started` of the scope at its beginning
             "span_refused": NUMBER,  # refusals in it
             # Of adaptive limits:

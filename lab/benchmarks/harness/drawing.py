@@ -77,6 +77,22 @@ def _stairs(axes: Axes, counts: Sequence[tuple[float, int]], end: float, color: 
     axes.stairs([count for _, count in changes], times, fill=True, color=color, linewidth=0)
 
 
+def draw_pages(file: Path, crawled: Mapping[str, Sequence[float]], pages: int) -> None:
+    """How many pages crawls have had over time."""
+    end = 1.05 * max(times[-1] for times in crawled.values())
+    with _saved(file, height=3) as figure:
+        axes = figure.subplots()
+        for color, (name, times) in zip(COLORS, crawled.items(), strict=True):
+            counts = [*range(len(times) + 1), len(times)]
+            label = f"{name}: {len(times)} pages"
+            axes.step([0.0, *times, end], counts, where="post", color=color, label=label)
+        axes.legend(loc="center right", frameon=False)
+        axes.set_xlabel("seconds")
+        axes.set_ylabel("pages")
+        axes.set_xlim(0, end)
+        axes.set_ylim(0, 1.05 * pages)
+
+
 def draw_scale(
     file: Path, growth: Mapping[str, Sequence[tuple[int, float, float]]], goal: float
 ) -> None:

@@ -1,7 +1,8 @@
 """A site as a process of its own, so that its work is not counted as the crawl's.
 
 `/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes that long to answer;
-with two times, as in 150-250, pages take times between, spread evenly over their numbers. The site
+with two times, as in 150-250, pages take times between, spread evenly over their numbers. With a
+rate and a burst, as in 100@5+10, it allows 5 starts a second, and 10 at once. The site
 records which requests it has in hand, and when; `/record` returns that. It is as simple as a server
 can be: on a machine with few cores it must leave them to those who are measured.
 """
@@ -18,11 +19,13 @@ from dataclasses import dataclass
 from urllib.request import urlopen
 
 from lab.benchmarks.harness.load import hear, running, write
+from lab.simulation.sites import Meter
 from tests.support.site import JudgingSite, Work, response
 from tests.support.site import Visit as Request
 
 BODY = b"<!doctype html>\n<title>A page</title>\n" + 12 * b"<p>Some words, to be a page.</p>\n"
 PAGE = response(BODY)
+REFUSAL = response(b"", 429)
 SETTLE_S = 2.0  # until those who came first are no longer ahead
 
 
@@ -43,14 +46,26 @@ class MeasuringSite(JudgingSite):
     def __init__(self) -> None:
         super().__init__()
         self._over: list[tuple[str, str, float, float, int]] = []
+        self._meters: dict[str, Meter] = {}
 
     def begin(self, visit: Request) -> Work | None:
         if visit.path == "/record":
             visit.answer(response(json.dumps(self._record()), kind="application/json"))
             return None
-        _, _, manner, _, number = visit.path.split("/")
+        _, host, manner, _, number = visit.path.split("/")
+        manner, _, allowed = manner.partition("@")
+        if allowed and self._refuses(host, allowed):
+            visit.answer(REFUSAL)
+            return None
         wait = _wait(manner, int(number)) / 1000
         return asyncio.get_running_loop().call_later(wait, visit.answer, PAGE)
+
+    def _refuses(self, host: str, allowed: str) -> bool:
+        meter = self._meters.get(host)
+        if meter is None:
+            rate, burst = map(float, allowed.split("+"))
+            meter = self._meters[host] = Meter(((0.0, rate),), burst)
+        return meter.refuses(time.monotonic()) is not None
 
     def leave(self, visit: Request) -> None:
         super().leave(visit)

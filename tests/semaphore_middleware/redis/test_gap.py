@@ -26,9 +26,9 @@ async def meter(caller: Caller, outside: Outside, refused: Feedback = REFUSED) -
     await one_more(caller, outside, refused)
     for _ in range(ANSWERED // 3):
         await one_more(caller, outside, GOOD, GOOD, GOOD)
-    await one_more(caller, outside, refused)
+    await one_more(caller, outside, refused, refused)
     since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
-    outside.edit("s", "learned", span_since=since, span_pauses=0, span_counted=0)
+    outside.edit("s", "learned", span_since=since, span_rest=0)
     outside.end_backoff()
 
 

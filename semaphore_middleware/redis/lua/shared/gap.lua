@@ -5,9 +5,10 @@
 -- is over: until then requests that began before are still reported.
 
 local OF_PAUSE = 5000 -- of a pause, what counts in a span (ms): a site saves up for a while, and no longer
-local FEW_STARTS = 10 -- a span with fewer goes on
+local MANY_STARTS = 20 -- in a span that is judged
+local TWICE, SOME_ANSWERED = 2, 3 -- refusals, and answers, in a shorter one that is judged, too
 local OFTEN, TOO_OFTEN = 0.05, 0.02 -- the share of refusals that calls for a gap, and for a wider one
-local WIDER, UNDONE, NARROWER = 1.02, 1.05, 0.92
+local WIDER, NARROWER = 1.02, 0.92
 local ENOUGH = 10 -- good answers until the next step
 local CALM, NEXT_STEP = 20000, 3000 -- times from a refusal to the first step, and between steps (ms)
 local LEAST = 5 -- a narrower gap is none (ms)
@@ -33,34 +34,24 @@ local function forget_gap(learned)
   learned.refused_at, learned.is_refused, learned.span_since = 0, 0, 0
 end
 
-local function widen(learned, starts)
-  local answered = starts - learned.span_refused
-  local often = learned.gap > 0 and TOO_OFTEN or OFTEN
-  local span = learned.refused_at - learned.span_since
-  if answered == 0 then
-    return
-  elseif learned.steps > 0 then -- the site's rate is between the last two steps
-    local mean = (span - learned.span_pauses) / answered
-    set_gap(learned, math.max(learned.gap, UNDONE * math.min(learned.held_gap, mean)))
-  elseif learned.span_refused > often * starts then
-    local mean = (span - learned.span_pauses + learned.span_counted) / answered
-    set_gap(learned, math.max(learned.gap, WIDER * mean))
-  end
-end
-
 -- Before the first start after a pause.
 local function judge_span(scope)
   local learned = scope.learned
   local starts = scope.started - learned.span_started
+  local answered = starts - learned.span_refused
+  local is_enough = starts >= MANY_STARTS or learned.span_refused >= TWICE
   learned.is_refused, scope.has_learned = 0, true
   learned.calm_until = NOW + (learned.gap > 0 and CALM or CALM / 2) -- the first gap is a rough one
-  if learned.span_since == 0 or starts >= FEW_STARTS then
-    if learned.span_since > 0 then widen(learned, starts) end
-    learned.span_since, learned.span_pauses, learned.span_counted = learned.refused_at, 0, 0
-    learned.span_started, learned.span_refused = scope.started, 0
-  elseif learned.steps > 0 then
+  if learned.steps > 0 then -- the last step was too much
     set_gap(learned, learned.held_gap)
+  elseif learned.span_since > 0 then
+    if not is_enough or answered < SOME_ANSWERED then return end
+    local often = learned.gap > 0 and TOO_OFTEN or OFTEN
+    local mean = (learned.refused_at - learned.span_since - learned.span_rest) / answered
+    if learned.span_refused > often * starts then set_gap(learned, math.max(learned.gap, WIDER * mean)) end
   end
+  learned.span_since, learned.span_rest = learned.refused_at, 0
+  learned.span_started, learned.span_refused = scope.started, 0
 end
 
 -- `is_new`: an incident begins.
@@ -68,9 +59,8 @@ local function hear_metered(learned, report, is_new)
   learned.span_refused = learned.span_refused + report.metered
   if report.quota_gap > 0 then learned.quota_gap = report.quota_gap end
   if not is_new then return end
-  local pause = math.max(0, learned.backoff_end - learned.refused_at) -- of the last incident
-  learned.span_pauses = learned.span_pauses + pause
-  learned.span_counted = learned.span_counted + math.min(pause, OF_PAUSE)
+  local pause = learned.backoff_end - learned.refused_at -- of the last incident
+  learned.span_rest = learned.span_rest + math.max(0, pause - OF_PAUSE)
   learned.refused_at, learned.is_refused, learned.clean = NOW, 1, 0
   if learned.gap == 0 and learned.quota_gap > 0 then set_gap(learned, learned.quota_gap) end
 end
