@@ -15,7 +15,6 @@ from semaphore_middleware.model.hosts import (
     ALL,
     EVERY,
     clean,
-    host_within,
     normal_name,
     refuse_url,
 )
@@ -332,15 +331,13 @@ def _is_known(seen: Inspection) -> bool:
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
-    """Raise `SettingsError` for a URL, a host with a port, and for 'all' except as the scope of
-    `limit`, unless this is the name of a scope in use or of a rule. `every` is the way to write
-    all sites.
+    """Raise `SettingsError` for a URL, for a host with a port, and for 'all' except as the scope of
+    `limit`, unless a scope in use or a rule has this name. `every` is the way to write all sites.
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """
-    if host_within(name) is None and (name != ALL or verb == "limit"):
-        return
-    if (await admin.inspect(name)).members or await admin.rule(name) is not None:
-        return
     refuse_url(name, repr(name))
-    raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")
+    if name != ALL or verb == "limit":
+        return
+    if not (await admin.inspect(name)).members and await admin.rule(name) is None:
+        raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")

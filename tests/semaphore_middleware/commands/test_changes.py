@@ -74,12 +74,7 @@ async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outsid
     assert outside.in_use() == set()
 
 
-async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> None:
-    name = "https://api.example.org/search"
-    async with FairSemaphore(server.url) as node:
-        await node.acquire(name, 1)
-        ran = await semaphore(server, "pause", name)
-        assert ran == (0, f"{name}: paused; 1/1 held, 0 waiting\n", "")
+async def test_what_is_limited_under_the_name_all_can_be_paused(server: RedisServer) -> None:
     for verb in (("limit", "all", "5"), ("pause", "all"), ("reset", "all")):
         assert (await semaphore(server, *verb)).status == 0  # a rule is as good
 
