@@ -29,7 +29,7 @@ from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
-from semaphore_middleware.model.validation import check_priority, check_timeout
+from semaphore_middleware.model.validation import check_priority, check_timeout, not_allowed
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Recovery, Store
 from semaphore_middleware.redis.environment import default_node, machine, url_from_environment
@@ -91,6 +91,9 @@ class FairSemaphore:
         **options: Unpack[GivenOptions],
     ) -> None:
         self._options = NodeOptions(**options)
+        for name, value in (("url", url), ("node", node)):
+            if value is not None and not isinstance(value, str):
+                raise not_allowed(value, name, "a text, or None")
         if url is None:
             url, url_from = url_from_environment()
         self.url = url

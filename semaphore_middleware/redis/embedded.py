@@ -218,6 +218,13 @@ def _directories() -> list[Path]:
 def _usable_directory() -> Path:
     """The first directory that can be used, made if it is missing."""
     *first, last = _directories()
+    if not first and DIRECTORY not in os.environ:
+        logger.warning(
+            "The embedded server of this process is in %s, as this user has no home of its own. "
+            "Crawls that have another %s do not share their limits with this one.",
+            last,
+            last.parent,
+        )
     for directory in first:
         try:
             _prepare(directory)

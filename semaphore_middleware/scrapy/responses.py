@@ -170,8 +170,9 @@ class ResponseClassifier:
                     site.answered(None)  # it is there, and no more is known
                 most = self._decide(admission, status, is_of_site, permit.site_is_walled)
                 cause = _refusal_text(request, status, most)
-                gap = quota_gap(response) if is_of_site else 0.0
-                permit.refused(found or pause or 0.0, cause, status, is_of_site, gap)
+                is_metered = is_of_site and permit is site  # only a site has a pace
+                gap = quota_gap(response) if is_metered else 0.0
+                permit.refused(found or pause or 0.0, cause, status, is_metered, gap)
                 return True
             admission.is_left_to_others = True
             logger.debug(
@@ -261,6 +262,7 @@ def _is_robotstxt(request: Request) -> bool:
 
 def _latency(permit: Permit, request: Request) -> float:
     latency = request.meta.get("download_latency")
-    if latency is None:  # a handler that does not measure it
-        return asyncio.get_running_loop().time() - permit.granted_at
-    return float(latency)
+    if isinstance(latency, int | float) and 0 <= latency <= LONGEST_S:
+        return float(latency)
+    # The handler does not measure it, or somebody has changed it.
+    return asyncio.get_running_loop().time() - permit.granted_at

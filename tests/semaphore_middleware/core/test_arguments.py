@@ -44,6 +44,13 @@ NAMES: list[Any] = [
 NUMBERS: list[Any] = ["high", b"1", math.nan, math.inf, HUGE, True, Raising()]
 
 
+@pytest.mark.parametrize("name", ["url", "node"])
+@pytest.mark.parametrize("value", [b"a", 7, math.nan, [], Raising()])
+def test_an_address_and_a_node_s_name_are_texts(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=f"{name} = .*: allowed is a text, or None"):
+        FairSemaphore(**{name: value})
+
+
 async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServer) -> None:
     def refused(what: str) -> Any:
         return pytest.raises(SettingsError, match=what)

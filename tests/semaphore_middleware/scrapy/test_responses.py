@@ -176,8 +176,10 @@ async def test_what_has_tried_a_wall_is_not_made_again() -> None:
     assert retried(seen, request) is None
 
 
-async def test_a_latency_that_the_handler_does_not_measure_is_the_time_since_the_grant() -> None:
-    ((kind, latency, _),) = await recorded(200, Request("http://a/"))
+@pytest.mark.parametrize("given", [None, math.nan, -1, math.inf, "soon", b"1", 10**400, [1]])
+async def test_a_latency_that_is_not_measured_is_the_time_since_the_grant(given: object) -> None:
+    request = Request("http://a/", meta={"download_latency": given})
+    ((kind, latency, _),) = await recorded(200, request)
     assert kind == "answered"
     assert 0 <= latency < 60
 
