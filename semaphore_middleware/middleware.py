@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from scrapy.exceptions import NotConfigured
 
@@ -25,7 +26,8 @@ class SemaphoreMiddleware:
     transfer.
     """
 
-    def __init__(self, downloads: Downloads) -> None:
+    def __init__(self, crawler: Crawler, downloads: Downloads) -> None:
+        self._crawler = crawler
         self._downloads = downloads
 
     @classmethod
@@ -33,14 +35,26 @@ class SemaphoreMiddleware:
         """Raises `NotConfigured` and errors as the add-on's does."""
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
-        return cls(crawl_of(crawler).downloads)
+        return cls(crawler, crawl_of(crawler).downloads)
 
     async def process_request(self, request: Request) -> Request | None:
         """Wait for the permit. Returns a copy of the request for the scheduler if the spider is
         closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if the request
         cannot go back.
         """
-        return await self._downloads.acquire(request)
+        returned = await self._downloads.acquire(request)
+        if returned is None and self._is_followed:
+            self._downloads.begin(request)
+        return returned
+
+    @cached_property
+    def _is_followed(self) -> bool:
+        """True if another middleware's `process_request` comes behind this one: it may ask the site
+        by itself, as a browser's does, so that the request begins now.
+        """
+        downloader: Any = self._crawler.engine and self._crawler.engine.downloader
+        *_, last = downloader.middleware.methods["process_request"]
+        return bool(last != self.process_request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
         """Give the permit back: the middlewares before this one may ask the same site. Returns a

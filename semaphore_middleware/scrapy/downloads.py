@@ -195,6 +195,12 @@ class Downloads:
             admission.task = None
         return None
 
+    def begin(self, request: Request) -> None:
+        """Count the request's start now, before its transfer."""
+        admission = self.admissions.admission_of(request)
+        if admission is not None and admission.permits is not None:
+            admission.permits.begin()
+
     async def _admit(self, admission: Admission) -> None:
         request = admission.request
         if (look_up := self._scopes.look_up) is not None:
