@@ -115,7 +115,15 @@ def _path(component: Any) -> Any:
 
 
 def _check_components(settings: BaseSettings) -> None:
-    """Raise `SettingsError` for a component of any class not derived from ours."""
+    """Raise `SettingsError` for a component of any class not derived from ours, and for what none
+    of Scrapy's queues by site supports.
+    """
+    if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+        raise not_allowed(
+            settings["CONCURRENT_REQUESTS_PER_IP"],
+            "CONCURRENT_REQUESTS_PER_IP",
+            "0; for a limit of each address, set SEMAPHORE_SCOPES = ['ip']",
+        )
     for name, (scrapys, ours) in REPLACED.items():
         chosen = _path(settings[name])
         if chosen == scrapys:

@@ -19,7 +19,13 @@ from semaphore_middleware.redis.environment import default_node
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.addresses import look_up_for
 from semaphore_middleware.scrapy.downloads import Downloads
-from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl, spider_name
+from semaphore_middleware.scrapy.engine import (
+    Engine,
+    belongs_to_a_command,
+    check_reactor,
+    end_crawl,
+    spider_name,
+)
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits
@@ -90,7 +96,8 @@ class Crawl:
     def _make_observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the crawl.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        observers: list[Observer] = [stats, LongWaits(), StricterLimits()]
+        long_waits = LongWaits(belongs_to_a_command(self._crawler))
+        observers: list[Observer] = [stats, long_waits, StricterLimits()]
         with suppress(ImportError):  # without opentelemetry-api
             from semaphore_middleware.telemetry.spans import WaitSpans
 

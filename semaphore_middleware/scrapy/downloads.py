@@ -47,7 +47,12 @@ from semaphore_middleware.scrapy.responses import (
     is_without_response,
 )
 from semaphore_middleware.scrapy.retries import GIVEN_UP, Retries, forget_refusals
-from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host, host_of
+from semaphore_middleware.scrapy.scopes import (
+    SCOPE_KEY,
+    ScopeFinder,
+    drop_scope_of_other_host,
+    host_of,
+)
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -125,6 +130,8 @@ class Downloads:
             crawler.signals.connect(self._robots_parsed, signals.robots_parsed)
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self._is_closing = False
+        self._knows_slots = False
+        """True if the log says that slots are not used."""
 
     def fetch(
         self, fetch: Callable[[Request], Deferred[Response | Request]], request: Request
@@ -135,6 +142,8 @@ class Downloads:
         fetches in a task. In the task of another request's `fetch`, a middleware waits for the
         result, as for a robots.txt.
         """
+        if "download_slot" in request.meta and not self._knows_slots:
+            self._warn_of_slot(request)
         is_scheduled = asyncio.current_task() is None
         outer = None if is_scheduled else _fetching.get()
         needed_by = outer() if outer else None
@@ -144,6 +153,22 @@ class Downloads:
             return fetch(request).addBoth(self._fetched, request)
         finally:
             _fetching.reset(token)
+
+    def _warn_of_slot(self, request: Request) -> None:
+        """Warn if the request's slot was chosen by the user: those that Scrapy has set are hosts,
+        after a redirect that of the request before.
+        """
+        slot = request.meta["download_slot"]
+        known = {host_of(request), *(self._downloader.slots if self._downloader else ())}
+        if slot in known or "redirect_urls" in request.meta or SCOPE_KEY in request.meta:
+            return
+        self._knows_slots = True
+        logger.warning(
+            "%s: meta['download_slot'] = %r has no effect: name what is to be limited in "
+            "meta['semaphore_scope'] instead.",
+            request,
+            slot,
+        )
 
     def _fetched(self, result: Any, request: Request) -> Any:
         """End a request's `fetch`. Returns the result for the engine."""
@@ -397,6 +422,8 @@ class Downloads:
         if downloader is not self._downloader:
             self.wrap_transfers(downloader)
             self._engine.wrap_fetch(self.fetch)
+        else:
+            self._engine.answer_spiders()
 
 
 def _copy_for_scheduler(request: Request) -> Request:

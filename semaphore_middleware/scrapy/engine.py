@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from pydispatch.dispatcher import getAllReceivers, liveReceivers
 from scrapy import Request, Spider, signals
+from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.signalmanager import SignalManager
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.python import global_object_name
 
@@ -52,6 +56,23 @@ class RobotsTxtUnreadableError(IgnoreRequest):
     """A request is dropped for as long as its site's robots.txt cannot be read: later it may be
     fetched.
     """
+
+
+class SignalsOfEngine(SignalManager):
+    """The signals that an engine sends; `scheduler_empty` only if its scheduler is empty."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._crawler = crawler
+
+    def send_catch_log(self, signal: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """As Scrapy's."""
+        if signal is signals.scheduler_empty:
+            slot = self._crawler.engine._slot
+            receivers = liveReceivers(getAllReceivers(self.sender, signal))
+            if next(receivers, None) is None or (slot and slot.scheduler.has_pending_requests()):
+                return []
+        return super().send_catch_log(signal, **kwargs)
 
 
 class Engine:
@@ -115,6 +136,29 @@ class Engine:
             return wrapper(lambda request: fetch(request, *spider), request)
 
         setattr(downloader, "fetch", wrapped)  # noqa: B010
+
+    def answer_spiders(self) -> None:
+        """Tell a spider that asks whether to read on (`needs_backout`, `scheduler_empty`) of the
+        requests that wait for permits, too, in the downloader and in the scheduler.
+
+        The engine itself asks whether any request may start. Private: who asks, by the caller's
+        module, and `engine.signals`, as the engine sends `scheduler_empty` where the scheduler
+        returns nothing, though it only passes over full sites.
+        """
+        engine = self._crawler.engine
+        most = self._crawler.settings.getint("CONCURRENT_REQUESTS")
+        needs_backout = engine.needs_backout
+
+        def needs_backout_of_spider() -> bool:
+            is_engine = sys._getframe(1).f_globals["__name__"] == ExecutionEngine.__module__
+            if is_engine or engine._slot is None or needs_backout():
+                return needs_backout()
+            scheduler = engine._slot.scheduler
+            queued = len(scheduler) if isinstance(scheduler, Sized) else 0
+            return 0 < most <= len(engine.downloader.active) + queued
+
+        setattr(engine, "needs_backout", needs_backout_of_spider)  # noqa: B010
+        engine.signals = SignalsOfEngine(self._crawler)
 
     def end_with_failure(self) -> None:
         """Make Scrapy's commands exit with status 1, when the crawl has ended.

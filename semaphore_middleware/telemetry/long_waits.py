@@ -21,6 +21,7 @@ from semaphore_middleware.model.limits import Limit
 logger = logging.getLogger(__name__)
 
 LONG_WAIT_S = 60.0  # a wait this long is explained
+PERSONS_WAIT_S = 1.5  # and this long, where a person waits
 FIRST_LOOK_S = 3.0  # a wait this long is, in this node's first lease, if a node is gone
 GONE = 0.6  # of a lease: a living node's lease always has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
@@ -51,7 +52,8 @@ class Explaining(Observer):
 
 
 class LongWaits(Explaining):
-    """Logs the reason for each wait of a minute: the holders of the permits, or another delay.
+    """Logs the reason for each wait of a minute, or sooner if `a_person_waits`: the holders of the
+    permits, or another delay.
 
     One line explains all requests waiting for the scope at that time; no request is explained
     twice. This costs a timer per scope.
@@ -59,8 +61,9 @@ class LongWaits(Explaining):
 
     kinds = (PermitWaiting,)
 
-    def __init__(self) -> None:
+    def __init__(self, a_person_waits: bool = False) -> None:
         super().__init__()
+        self._a_person_waits = a_person_waits
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all watched scopes
         self._explained: dict[str, float] = {}  # scope -> the time of its last line
         self._first_lease_ends = 0.0  # by the loop's clock
@@ -80,7 +83,15 @@ class LongWaits(Explaining):
         now = asyncio.get_running_loop().time()
         if self._first_lease_ends == 0.0:
             self._first_lease_ends = now + self._semaphore.admin.lease
-        return FIRST_LOOK_S if now < self._first_lease_ends else LONG_WAIT_S
+        return self._first_look if now < self._first_lease_ends else self._long_wait
+
+    @property
+    def _long_wait(self) -> float:
+        return PERSONS_WAIT_S if self._a_person_waits else LONG_WAIT_S
+
+    @property
+    def _first_look(self) -> float:
+        return min(FIRST_LOOK_S, self._long_wait)
 
     def _look_in(self, seconds: float, scope: str) -> None:
         loop = asyncio.get_running_loop()
@@ -103,7 +114,9 @@ class LongWaits(Explaining):
             seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
             gone = list(self._gone(seen))
-            if longest >= (FIRST_LOOK_S if gone else LONG_WAIT_S):  # it may have its permit now
+            if longest >= (
+                self._first_look if gone else self._long_wait
+            ):  # it may have its permit now
                 here = len(list(self._asked_at(scope)))
                 logger.info("%s", " ".join((explanation(seen, longest, here), *gone)))
                 self._explained[scope] = asyncio.get_running_loop().time()

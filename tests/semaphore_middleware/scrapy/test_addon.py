@@ -1,5 +1,7 @@
 """The add-on's changes to a project's settings, and its warnings."""
 
+import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, Patch, pages, scrapy
+from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, Patch, pages, scrapy, taken
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -154,6 +157,53 @@ async def test_another_class_than_ours_ends_the_crawl(
     [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert error.startswith(f"{name} = '{path}': allowed is a class derived from semaphore_middle")
     assert site.arrivals == []
+
+
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+async def test_a_limit_for_each_address_by_scrapy_s_own_setting_ends_the_crawl(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    with pytest.raises(SettingsError):
+        await Crawl(server, Request(site.url("/page/")), CONCURRENT_REQUESTS_PER_IP=2).finished()
+    [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert error.endswith(
+        "allowed is 0; for a limit of each address, set SEMAPHORE_SCOPES = ['ip']"
+    )
+
+
+async def test_a_slot_of_the_user_s_is_said_to_have_no_effect(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    other_host = site.url("/page/1", "localhost").removeprefix("http:")
+    moved = Request(site.url(f"/redirect{other_host}"), priority=9)
+    own = [Request(site.url(f"/page/{n}"), meta={"download_slot": "mine"}) for n in range(2, 4)]
+    crawl = Crawl(server, moved, *own)
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 3
+    said = [message for message in caplog.messages if "download_slot" in message]
+    assert len(said) == 1
+    assert "meta['download_slot'] = 'mine' has no effect" in said[0]
+
+
+class Persons(Visits):
+    """A spider whose start is one of Scrapy's commands', as in `scrapy fetch`."""
+
+    async def start(self) -> AsyncIterator[Any]:
+        async for request in super().start():
+            yield request
+
+    start.__module__ = "scrapy.commands.fetch"
+
+
+async def test_a_person_is_soon_told_why_it_takes_long(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with taken(server, "127.0.0.1") as release:
+        crawl = Crawl(server, Request(site.url("/page/")), spider=Persons)
+        await eventually(lambda: "a request has waited 2 s for a permit" in caplog.text)
+        release()
+    await crawl.finished()
 
 
 async def test_own_downloader_ends_the_crawl(server: RedisServer, site: Site, caplog: Log) -> None:

@@ -1,11 +1,13 @@
 """Requests of a full site stay in the scheduler, and requests of other sites go ahead of them."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.core.scheduler import Scheduler
+from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
@@ -242,3 +244,31 @@ async def test_work_behind_a_robots_txt_on_its_way(server: RedisServer, site: Si
     await site.until(lambda: site.now == 4)
     assert len(crawl.crawler.engine.downloader.active) == 8  # four pages, and what they need
     await crawl.gave_back(20, site)
+
+
+class Lazy(Visits):
+    """Scrapy's documented recipe for start requests that are read only when they are needed."""
+
+    read = 0
+    read_at_8 = 0
+
+    async def start(self) -> AsyncIterator[Request]:
+        assert self.crawler.engine is not None
+        for request in self.requests:
+            if self.crawler.engine.needs_backout():
+                await self.crawler.signals.wait_for(signals.scheduler_empty)
+            self.read += 1
+            yield request
+
+    async def parse(self, response: Response) -> None:
+        await super().parse(response)
+        if len(self.responses) == 8:
+            self.read_at_8 = self.read
+
+
+async def test_lazy_starts_are_read_when_they_are_needed(server: RedisServer, site: Site) -> None:
+    crawl = Crawl(server, *pages(site, 60), spider=Lazy, CONCURRENT_REQUESTS=16)
+    await crawl.finished()
+    assert isinstance(crawl.spider, Lazy)
+    assert len(crawl.spider.responses) == 60
+    assert 16 <= crawl.spider.read_at_8 < 30, "Scrapy alone: 18"
