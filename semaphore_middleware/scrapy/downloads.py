@@ -159,8 +159,9 @@ class Downloads:
         after a redirect that of the request before.
         """
         slot = request.meta["download_slot"]
-        known = {host_of(request), *(self._downloader.slots if self._downloader else ())}
-        if slot in known or "redirect_urls" in request.meta or SCOPE_KEY in request.meta:
+        is_known = self._downloader is not None and slot in self._downloader.slots
+        is_said = "redirect_urls" in request.meta or SCOPE_KEY in request.meta
+        if is_known or is_said or slot == host_of(request):
             return
         self._knows_slots = True
         logger.warning(
