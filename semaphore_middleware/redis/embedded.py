@@ -3,7 +3,7 @@
 Each of its users holds a shared lock on a file. A supervisor, which is this module as a process
 (`python -m semaphore_middleware.redis.embedded DIRECTORY`), starts the server. It waits for the
 exclusive lock on that file, so it gets it when the last user has left or was killed, and ends the
-server then.
+server then. If the server is killed, the first of its users that misses it starts another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import redis
 from redis.backoff import NoBackoff
@@ -52,15 +52,21 @@ USERS_LOCK = "users.lock"  # shared by all users; the supervisor waits for it
 ALIVE_LOCK = "alive.lock"  # held by the supervisor and by its server
 
 
+_joined: list[str] = []
+"""The URLs of this process's users."""
+
+
 class EmbeddedServer:
     """One user of the embedded server, from `start_or_join()` to `leave()`."""
 
     def __init__(self, url: str, lock: IO[bytes]) -> None:
         self.url = url
         self._lock = lock
+        _joined.append(url)
 
     def leave(self) -> None:
         """Stop using it; if this was the last user, the server ends."""
+        _joined.remove(self.url)
         self._lock.close()
 
 
@@ -102,6 +108,31 @@ def start_or_join(prefix: str) -> EmbeddedServer:
             lock.close()
             raise
     return EmbeddedServer(_url(path), lock)
+
+
+def is_joined(url: str) -> bool:
+    """Whether this process uses the embedded server, and it has this URL."""
+    return url in _joined
+
+
+@_one_line()
+def start_again(url: str) -> bool:
+    """Start the embedded server that this process uses, if it was killed. Blocks for a moment.
+    False: it is there, or another process is starting it.
+
+    Nodes may hold permits of the server that was killed: so nothing is granted for a recovery wait.
+    """
+    directory = _directory_of(url)
+    with (directory / START_LOCK).open("ab") as start:
+        if not _is_free(start) or _is_alive(directory):
+            return False
+        _start_supervisor(directory, "ab")
+    logger.warning(
+        "The embedded server was killed, or has crashed: it was started again, without what it "
+        "kept (operators' limits and pauses, reports, shared crawls). Its log is %s.",
+        directory / LOG,
+    )
+    return True
 
 
 @_one_line()
@@ -172,6 +203,10 @@ def mark_started_empty(path: Path, prefix: str) -> None:
 
 def _url(path: Path) -> str:
     return f"unix://{quote(str(path))}"
+
+
+def _directory_of(url: str) -> Path:
+    return Path(unquote(url.removeprefix("unix://"))).parent
 
 
 def _is_alive(directory: Path) -> bool:
@@ -262,10 +297,10 @@ def _check_private(directory: Path) -> None:
         raise ServerRefusedError(f"{directory} is not a private directory of this user's")
 
 
-def _start_supervisor(directory: Path) -> None:
+def _start_supervisor(directory: Path, log_mode: str = "wb") -> None:
     find_program()  # a missing one is reported here, not in a log
     log = directory / LOG
-    with log.open("wb") as output:
+    with log.open(log_mode) as output:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "semaphore_middleware.redis.embedded", str(directory)],
             stdin=subprocess.DEVNULL,

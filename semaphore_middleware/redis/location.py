@@ -18,6 +18,7 @@ from redis.asyncio.connection import parse_url
 from redis.crc import key_slot
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import (
     TLS_OPTIONS,
     Address,
@@ -77,6 +78,7 @@ class Server:
         where: str = "the server's URL",
         prefix: str = "semaphore",
     ) -> None:
+        self._url = url
         try:
             self._parts = parts = _read(url)
             options = _checked(parts)
@@ -138,13 +140,24 @@ class Server:
         return await self._connect_to(target)
 
     async def _connect_to(self, target: Target) -> Connection:
-        connection = await self._connector.connect(target)
+        try:
+            connection = await self._connector.connect(target)
+        except ServerUnreachableError:
+            if not await self._start_again():
+                raise
+            connection = await self._connector.connect(target)
         try:
             await connection.check_server()
         except BaseException:
             await connection.close()
             raise
         return connection
+
+    async def _start_again(self) -> bool:
+        """Whether it is the embedded server, was killed, and has been started again by this one."""
+        if not embedded.is_joined(self._url):
+            return False
+        return await asyncio.to_thread(embedded.start_again, self._url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,14 @@
 """From a URL to a server, or to an error that says what to do and never shows a password."""
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.environment import machine
 from semaphore_middleware.redis.location import Server
 from shared_crawl.client import CrawlClient
 from shared_crawl.settings import CrawlSettings
@@ -96,26 +90,6 @@ def test_without_an_address_the_environment_s_counts(monkeypatch: Patch) -> None
         FairSemaphore()
     monkeypatch.setenv("SEMAPHORE_REDIS_URL", "redis://ours/2")
     assert FairSemaphore().url == "redis://ours/2"
-
-
-def test_the_embedded_server_may_have_any_directory(monkeypatch: Patch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(embedded.DIRECTORY, "a b#c?%41")
-    monkeypatch.setattr(embedded, "is_answering", lambda _: True)
-    monkeypatch.setattr(embedded, "_is_alive", lambda _: True)
-    user = embedded.start_or_join("prefix")
-    user.leave()
-    path = tmp_path / "a b#c?%41" / embedded.SOCKET
-    path.touch()
-    assert embedded.find() == user.url
-    assert str(Server(user.url, 1.0)) == f"unix://{path}"
-
-
-def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: Patch, tmp_path: Path) -> None:
-    monkeypatch.setenv(embedded.DIRECTORY, str(tmp_path / ("x" * 300)))
-    for call in (partial(embedded.start_or_join, "prefix"), embedded.find):
-        with pytest.raises(ServerRefusedError, match=r"File name too long: '/.*DIRECTORY may name"):
-            call()
 
 
 @asynccontextmanager
@@ -229,28 +203,3 @@ async def test_a_server_that_turns_replica_is_awaited(server: RedisServer, caplo
         assert not waiting.done()
         client.replicaof("NO", "ONE")
         (await waiting).release()
-
-
-def test_the_embedded_server_is_where_the_password_database_says(
-    monkeypatch: Patch, caplog: Log
-) -> None:
-    """No TMPDIR and no HOME moves it; where a socket cannot be there, a warning says so."""
-    home = Path(os.environ[embedded.DIRECTORY])
-    monkeypatch.delenv(embedded.DIRECTORY)
-    monkeypatch.setattr(embedded, "WITHOUT_HOME", home)
-    entry = SimpleNamespace(pw_dir=str(home))
-    monkeypatch.setattr("pwd.getpwuid", lambda _: entry)
-    used = []
-    for elsewhere in "one", "two":
-        for name in ("TMPDIR", "HOME", "XDG_RUNTIME_DIR"):
-            monkeypatch.setenv(name, str(home / elsewhere))
-        used.append(embedded._usable_directory())
-    assert used == 2 * [home / ".scrapy-semaphore" / f"{machine():08x}"]
-    assert [*used[0].iterdir()] == []
-    assert not caplog.records
-    entry.pw_dir = "/"
-    assert embedded._usable_directory() == embedded._directories()[0]
-    assert "has no home of its own" in caplog.text
-    entry.pw_dir = str(home / ("x" * 100))
-    assert embedded._usable_directory() == embedded._directories()[1]
-    assert "cannot be used: " in caplog.text

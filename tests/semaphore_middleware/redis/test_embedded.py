@@ -1,0 +1,110 @@
+"""The embedded server: one for each user and machine, there as long as any process uses it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import redis
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.environment import machine
+from semaphore_middleware.redis.location import Server
+from tests.support.crawls import Log, Patch
+from tests.support.nodes import eventually
+from tests.support.servers import wait_until
+
+
+def pid_of(user: embedded.EmbeddedServer | FairSemaphore) -> int:
+    assert user.url is not None
+    with redis.Redis.from_url(user.url) as client:
+        return int(client.info("server")["process_id"])
+
+
+@pytest.fixture
+def user() -> Iterator[embedded.EmbeddedServer]:
+    user = embedded.start_or_join("prefix")
+    yield user
+    user.leave()
+    wait_until(lambda: embedded.find() is None)
+
+
+def test_one_process_of_many_starts_a_killed_server_again(user: embedded.EmbeddedServer) -> None:
+    pid = pid_of(user)
+    assert not embedded.start_again(user.url)
+    os.kill(pid, signal.SIGSTOP)  # it may go on
+    assert not embedded.start_again(user.url)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: embedded.find() is None)
+    with ThreadPoolExecutor(4) as pool:
+        started = [*pool.map(embedded.start_again, 4 * [user.url])]
+    assert started.count(True) == 1
+    assert pid_of(user) != pid
+
+
+async def test_permits_are_kept_when_the_embedded_server_is_killed(caplog: Log) -> None:
+    """And no other node gets them, whichever of the nodes starts it again."""
+    caplog.set_level("INFO")
+    async with FairSemaphore(lease=4.0) as one, FairSemaphore(lease=4.0) as other:
+        permit = await one.acquire("site", 1)
+        waiting = asyncio.create_task(other.acquire("site", 1))
+        os.kill(pid_of(one), signal.SIGKILL)
+        await eventually(lambda: "The wait is over" in caplog.text)
+        seen = await one.admin.inspect("site")
+        assert [member.node for member in seen.members if member.held] == [one.node]
+        assert (waiting.done(), permit.lost) == (False, False)
+        permit.release()
+        (await waiting).release()
+    assert caplog.text.count("it was started again") == 1
+
+
+def test_the_embedded_server_may_have_any_directory(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(embedded.DIRECTORY, "a b#c?%41")
+    monkeypatch.setattr(embedded, "is_answering", lambda _: True)
+    monkeypatch.setattr(embedded, "_is_alive", lambda _: True)
+    user = embedded.start_or_join("prefix")
+    user.leave()
+    path = tmp_path / "a b#c?%41" / embedded.SOCKET
+    path.touch()
+    assert embedded.find() == user.url
+    assert str(Server(user.url, 1.0)) == f"unix://{path}"
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.setenv(embedded.DIRECTORY, str(tmp_path / ("x" * 300)))
+    for call in (partial(embedded.start_or_join, "prefix"), embedded.find):
+        with pytest.raises(ServerRefusedError, match=r"File name too long: '/.*DIRECTORY may name"):
+            call()
+
+
+def test_the_embedded_server_is_where_the_password_database_says(
+    monkeypatch: Patch, caplog: Log
+) -> None:
+    """No TMPDIR and no HOME moves it; where a socket cannot be there, a warning says so."""
+    home = Path(os.environ[embedded.DIRECTORY])
+    monkeypatch.delenv(embedded.DIRECTORY)
+    monkeypatch.setattr(embedded, "WITHOUT_HOME", home)
+    entry = SimpleNamespace(pw_dir=str(home))
+    monkeypatch.setattr("pwd.getpwuid", lambda _: entry)
+    used = []
+    for elsewhere in "one", "two":
+        for name in ("TMPDIR", "HOME", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(name, str(home / elsewhere))
+        used.append(embedded._usable_directory())
+    assert used == 2 * [home / ".scrapy-semaphore" / f"{machine():08x}"]
+    assert [*used[0].iterdir()] == []
+    assert not caplog.records
+    entry.pw_dir = "/"
+    assert embedded._usable_directory() == embedded._directories()[0]
+    assert "has no home of its own" in caplog.text
+    entry.pw_dir = str(home / ("x" * 100))
+    assert embedded._usable_directory() == embedded._directories()[1]
+    assert "cannot be used: " in caplog.text
