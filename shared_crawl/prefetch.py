@@ -16,7 +16,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.python.failure import Failure
 
-from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
+from semaphore_middleware.scrapy.engine import PageIncompleteError, RobotsTxtUnreadableError
 from shared_crawl.client import (
     NO_DEMAND,
     Demand,
@@ -110,12 +110,11 @@ class Prefetch:
         the scheduler once more, where `was_given_up` is true of it: it is on the server already.
         """
         taken = self._started.get(request)
-        if self._is_closing and not isinstance(result, Response):
-            if taken is not None:
-                taken.is_given_up = True
-                return request
-            # Perhaps a callback or a pipeline asked for it: any page under way may lack it.
-            for page in self._started.values():
+        if self._is_closing and taken is not None and not isinstance(result, Response):
+            taken.is_given_up = True
+            return request
+        if isinstance(result, Failure) and isinstance(result.value, PageIncompleteError):
+            for page in self._started.values():  # any of these may be the one
                 page.is_given_up |= page.outcome is not Outcome.NOTHING
         elif taken is not None and isinstance(result, Response):
             is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS

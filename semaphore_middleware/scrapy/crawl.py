@@ -114,7 +114,7 @@ class Crawl:
         await self._opened.wait()
 
     async def _open(self) -> None:
-        self._engine.before_close(self.downloads.drain)
+        self._engine.before_close(self.downloads.closing.begin)
         if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits

@@ -23,7 +23,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from semaphore_middleware.core.permit import PermitSet
-from semaphore_middleware.errors import SemaphoreError, SettingsError
+from semaphore_middleware.errors import HostDownError, SemaphoreError, SettingsError
 from semaphore_middleware.scrapy.admission import (
     ANSWERED,
     ASKING,
@@ -34,8 +34,9 @@ from semaphore_middleware.scrapy.admission import (
     Admission,
     Admissions,
 )
+from semaphore_middleware.scrapy.closing import Closing, page_at_work
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
-from semaphore_middleware.scrapy.engine import Engine, wrap_downloads
+from semaphore_middleware.scrapy.engine import Engine, SpiderClosingError, wrap_downloads
 from semaphore_middleware.scrapy.network import Network
 from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
 from semaphore_middleware.scrapy.responses import (
@@ -73,10 +74,6 @@ _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching",
 """In the task of a `fetch`, and in the tasks it begins: the request's record. Weak, as connections
 opened there keep the context.
 """
-
-
-class SpiderClosingError(SemaphoreError, IgnoreRequest):
-    """A waiting request is not made, because the spider is closing."""
 
 
 class NotAllowedError(SemaphoreError, IgnoreRequest):
@@ -129,7 +126,7 @@ class Downloads:
         if settings.obey_crawl_delay:
             crawler.signals.connect(self._robots_parsed, signals.robots_parsed)
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
-        self._is_closing = False
+        self.closing = Closing(self.admissions, semaphore)
         self._knows_slots = False
         """True if the log says that slots are not used."""
 
@@ -149,10 +146,13 @@ class Downloads:
         needed_by = outer() if outer else None
         admission = self.admissions.enter_fetch(request, is_scheduled, needed_by)
         token = _fetching.set(ref(admission))
+        page_token = page_at_work.set(request.url) if is_scheduled else None
         try:
             return fetch(request).addBoth(self._fetched, request)
         finally:
             _fetching.reset(token)
+            if page_token is not None:
+                page_at_work.reset(page_token)
 
     def _warn_of_slot(self, request: Request) -> None:
         """Warn if the request's slot was chosen by the user: those that Scrapy has set are hosts,
@@ -194,18 +194,18 @@ class Downloads:
         """Wait for a request's permits, if it needs any, and for a place in this node's
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
-        Returns a copy of the request for the scheduler if the spider is closing. Raises
-        `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError` if the
-        request does not come from the scheduler.
+        If the spider is closing, returns a copy of the request for the scheduler, or raises
+        `SpiderClosingError` if it does not come from there. Raises `AcquireTimeoutError`,
+        `HostDownError`, `NotAllowedError`.
         """
         admission = self.admissions.enter_fetch(request)
         if admission.state in (ANSWERED, OVER):  # a middleware fetches it once more
             self.admissions.move(admission, ASKING)
         if admission.state is not ASKING:
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
-        if self._is_closing:
+        if not self.closing.may_ask(admission):
             return self.return_to_scheduler(request)
-        admission.task = task = asyncio.current_task()
+        admission.task = asyncio.current_task()
         try:
             await self._admit(admission)
         except BaseException as error:
@@ -213,9 +213,10 @@ class Downloads:
             if isinstance(error, SettingsError):
                 logger.error("%s", error)
                 raise NotAllowedError(str(error)) from None  # Scrapy logs no traceback for it
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            if is_cancelled and self._is_closing and task is not None and not task.uncancel():
-                return self.return_to_scheduler(request)  # it was cancelled by `drain` alone
+            if self.closing.has_cancelled(error):
+                return self.return_to_scheduler(request)
+            if isinstance(error, HostDownError) and self.closing.has_begun:
+                return self.return_to_scheduler(request, f"{error}.")
             raise
         finally:
             admission.task = None
@@ -308,6 +309,10 @@ class Downloads:
             permits.received(0, 0)
             self._note_failure(permits, admission, error)
             raise
+        except asyncio.CancelledError as error:
+            if self.closing.has_cancelled(error):
+                raise self.closing.refusal(admission) from None
+            raise
         finally:
             admission.task = None
             if is_try:
@@ -346,7 +351,7 @@ class Downloads:
         admission = self.give_back(request)
         if admission is None or not admission.is_nodes_fault or not self._is_retry_enabled:
             return None
-        if request.meta.get("dont_retry") or self._is_closing:
+        if request.meta.get("dont_retry") or self.closing.has_begun:
             return None
         return _copy_for_scheduler(request)
 
@@ -368,14 +373,15 @@ class Downloads:
             cookies.process_response(request, response)
         return retry
 
-    def return_to_scheduler(self, request: Request) -> Request:
+    def return_to_scheduler(self, request: Request, reason: str = "") -> Request:
         """A copy for the scheduler to keep under JOBDIR, unless it has the request already.
 
-        Raises `SpiderClosingError` if the request does not come from the scheduler.
+        Raises `SpiderClosingError`, for this reason, if the request does not come from the
+        scheduler.
         """
         admission = self.admissions.admission_of(request)
         if admission is not None and not admission.is_scheduled:
-            raise SpiderClosingError("the spider is closing")
+            raise self.closing.refusal(admission, reason)
         return _copy_for_scheduler(request)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
@@ -384,21 +390,11 @@ class Downloads:
 
     # The end of the crawl -----------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """Send waiting requests back to the scheduler. A closing spider waits for its downloads:
-        these requests would hold it up, and be lost under JOBDIR.
-        """
-        if self._is_closing:
-            return
-        self._is_closing = True
-        for admission in self.admissions:
-            if admission.task is not None and admission.state is not ON_THE_WIRE:
-                admission.task.cancel()
-
     async def close(self) -> None:
         """End all requests. Scrapy continues the transfer of a cancelled fetch, even past the end
         of the crawl.
         """
+        self.closing.end()
         tasks = [admission.task for admission in self.admissions]
         transfers = [task for task in tasks if task is not None]
         for transfer in transfers:

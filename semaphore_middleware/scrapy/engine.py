@@ -21,7 +21,7 @@ from scrapy.signalmanager import SignalManager
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.python import global_object_name
 
-from semaphore_middleware.errors import ServerUnreachableError, SettingsError
+from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
 from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
@@ -56,6 +56,14 @@ class RobotsTxtUnreadableError(IgnoreRequest):
     """A request is dropped for as long as its site's robots.txt cannot be read: later it may be
     fetched.
     """
+
+
+class SpiderClosingError(SemaphoreError, IgnoreRequest):
+    """A waiting request is not made, because the spider is closing."""
+
+
+class PageIncompleteError(SpiderClosingError):
+    """A request that an answered page needs is not made, because the spider is closing."""
 
 
 class SignalsOfEngine(SignalManager):

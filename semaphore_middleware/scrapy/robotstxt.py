@@ -26,8 +26,8 @@ from semaphore_middleware.errors import ClosedError, SemaphoreError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.crawl import crawl_of
-from semaphore_middleware.scrapy.downloads import NotAllowedError, SpiderClosingError
-from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
+from semaphore_middleware.scrapy.downloads import NotAllowedError
+from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError, SpiderClosingError
 from semaphore_middleware.scrapy.scopes import origin_of
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Loading:
     leader: Request
     """Reads the file in its `fetch`, for all requests of the site."""
     rules: asyncio.Future[SiteRules | None]
-    """None: the leader was cancelled, and another request is to lead."""
+    """None: the leader was cancelled, or goes back, and another request is to lead."""
 
 
 class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
@@ -259,6 +259,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 self._rules.popitem(last=False)
             loaded.set_result(rules)
             return rules
+        except ClosedError:  # of this request; others may go on
+            raise
         except Exception as error:
             loaded.set_exception(error)
             loaded.exception()  # retrieved, even if no request waits

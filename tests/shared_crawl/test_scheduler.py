@@ -21,7 +21,11 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
-from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
+from semaphore_middleware.scrapy.engine import (
+    PageIncompleteError,
+    RobotsTxtUnreadableError,
+    SpiderClosingError,
+)
 from shared_crawl import node_state, outbox, session
 from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
@@ -606,7 +610,8 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
 
 
 async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis) -> None:
-    closing = Failure(IgnoreRequest("the spider is closing"))  # type: ignore[no-untyped-call]
+    closing = Failure(SpiderClosingError())  # type: ignore[no-untyped-call]
+    incomplete = Failure(PageIncompleteError())  # type: ignore[no-untyped-call]
     async with joined(client) as node:
         node.enqueue(*urls("a", 3), "http://a/asks", "http://a/done-later", dont_filter=True)
         page, waiting, failing, asks, later = [await node.start() for _ in range(5)]
@@ -622,7 +627,7 @@ async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis
         results = [node.fetch(waiting, waiting.copy()), node.fetch(failing, closing)]
         assert results == [waiting, failing]
         assert [node.engine.crawl(request) for request in (waiting, failing)] == [True, True]
-        node.fetch(Request("http://a/image"), closing)  # the callback of `asks` may lack it
+        node.fetch(Request("http://a/image"), incomplete)  # the callback of `asks` may lack it
         node.fetch(later, Response(later.url))
         node.finish(waiting, failing, asks, later)
     assert node.takes_as_other() == ["http://a/1", "http://a/2", "http://a/asks"]

@@ -1,0 +1,144 @@
+"""The requests of a closing spider: most go back to the scheduler, and some go on for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import defaultdict
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from semaphore_middleware.errors import SemaphoreError
+from semaphore_middleware.scrapy.admission import ASKING, ON_THE_WIRE, OVER, READY, WAITING
+from semaphore_middleware.scrapy.engine import PageIncompleteError, SpiderClosingError
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.model.inspection import Inspection
+    from semaphore_middleware.scrapy.admission import Admission, Admissions
+
+logger = logging.getLogger(__name__)
+
+GOES_ON_S = 20.0
+"""How long requests go on after a stop: less than the 30 s after which supervisors kill."""
+LONGEST_PAUSE_S = 5.0
+"""No request waits longer than this for the end of a site's pause."""
+LOOK_INTERVAL_S = 0.5
+
+page_at_work: ContextVar[str] = ContextVar("page_at_work", default="")
+"""In the task of a request's `fetch`, of its callback, and of its item pipelines: its URL."""
+
+
+class Closing:
+    """Decides which requests go on while the spider closes, and until when.
+
+    What the scheduler can take back goes back, with all that it needs first, such as a robots.txt.
+    A request that bypassed the scheduler goes on, as in Scrapy: a callback or an item pipeline
+    waits for it, and nobody would fetch their page again. It is given up when its site is closed
+    for longer than `LONGEST_PAUSE_S`, or `GOES_ON_S` after the stop.
+    """
+
+    def __init__(self, admissions: Admissions, semaphore: FairSemaphore) -> None:
+        self._admissions = admissions
+        self._semaphore = semaphore
+        self._until = math.inf
+        self._watching: asyncio.Task[None] | None = None
+        self._given_up: dict[Admission, str] = {}  # with the reason
+
+    @property
+    def has_begun(self) -> bool:
+        """True if the spider is closing."""
+        return self._watching is not None
+
+    def begin(self) -> None:
+        """The spider begins to close: cancel the waiting requests that do not go on."""
+        if self.has_begun:
+            return
+        self._until = asyncio.get_running_loop().time() + GOES_ON_S
+        self._watching = asyncio.ensure_future(self._watch())
+        for admission in self._admissions:
+            waits = admission.state is not ON_THE_WIRE
+            if admission.task is not None and waits and not self._goes_on(admission):
+                admission.task.cancel()
+
+    def end(self) -> None:
+        """The spider has closed."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def may_ask(self, admission: Admission) -> bool:
+        """True if a request may ask for its permits."""
+        if not self.has_begun:
+            return True
+        return self._goes_on(admission) and asyncio.get_running_loop().time() < self._until
+
+    def has_cancelled(self, error: BaseException) -> bool:
+        """True if the closing, and nothing else, has cancelled the current task by this error."""
+        task = asyncio.current_task()
+        is_cancelled = self.has_begun and isinstance(error, asyncio.CancelledError)
+        return is_cancelled and task is not None and not task.uncancel()
+
+    def refusal(self, admission: Admission, reason: str = "") -> SpiderClosingError:
+        """The error of a request that bypassed the scheduler. Logged if a page needs it."""
+        if not self._goes_on(admission):
+            return SpiderClosingError("the spider is closing")
+        reason = reason or self._given_up.pop(admission, "") or _late()
+        page = page_at_work.get()
+        text = f"{admission.request} is not made, as the spider is closing. {reason}"
+        what = f"The items of {page} that wait for it are" if page else "What waits for it is"
+        logger.error("%s %s incomplete.", text, what)
+        return PageIncompleteError(text)
+
+    def _goes_on(self, admission: Admission) -> bool:
+        """True if a request bypassed the scheduler, and is not needed only by requests that have
+        not begun.
+        """
+        if admission.is_scheduled:
+            return False
+        needed_by = admission.needed_by
+        return not needed_by or any(
+            other.state not in (ASKING, WAITING, READY) or self._goes_on(other)
+            for other in needed_by
+        )
+
+    async def _watch(self) -> None:
+        """Give up the requests that have waited long enough."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._until:
+            await asyncio.sleep(min(LOOK_INTERVAL_S, self._until - loop.time()))
+            await self._give_up_at_closed_sites()
+        for admission in self._admissions:
+            if admission.state is not OVER and not admission.is_scheduled:
+                self._give_up(admission, _late())
+
+    async def _give_up_at_closed_sites(self) -> None:
+        waiting: defaultdict[str, list[Admission]] = defaultdict(list)
+        for admission in self._admissions:
+            if admission.waits_at is not None and admission.scopes.limits:
+                scope, _ = admission.scopes.limits[admission.at_hand]
+                waiting[scope].append(admission)
+        for scope, admissions in waiting.items():
+            try:
+                seen = await self._semaphore.admin.inspect(scope)
+            except SemaphoreError:  # the session logs an unreachable server
+                return
+            if _is_closed(seen):
+                for admission in admissions:
+                    if admission.waits_at is not None and self._goes_on(admission):
+                        self._give_up(admission, seen.why)
+
+    def _give_up(self, admission: Admission, reason: str) -> None:
+        if admission.task is not None:
+            self._given_up[admission] = reason
+            admission.task.cancel()
+
+
+def _late() -> str:
+    return f"It had {GOES_ON_S:g} s since the stop."
+
+
+def _is_closed(seen: Inspection) -> bool:
+    if seen.reason is None or seen.reason.kind != "closed":
+        return False
+    return seen.wait is None or seen.wait > LONGEST_PAUSE_S
