@@ -62,7 +62,7 @@ class Codec:
     fingerprint by `REQUEST_FINGERPRINTER_CLASS` are duplicates.
 
     Start requests get fingerprints of their own even if Scrapy would not filter them: each node
-    makes them, and with `start_once` one of them is queued. A spider may make several for one page,
+    makes them, and one of them is queued. A spider may make several for one page,
     so the fingerprints contain a number.
     """
 
@@ -91,9 +91,9 @@ class Codec:
         self._starts: Counter[bytes] = Counter()  # by fingerprint: how many were made
 
     def encode(
-        self, place: bytes, request: Request, is_start: bool = False, claim: bytes = b""
+        self, place: bytes, request: Request, is_listed: bool = False, claim: bytes = b""
     ) -> NewRequest:
-        """The request as it is sent to the server.
+        """The request as it is sent to the server; `is_listed`: each node makes it.
 
         Raises any error for a request that cannot be stored, such as one whose callback is not a
         method of the spider.
@@ -112,12 +112,16 @@ class Codec:
         is_filtered = self._is_filtered and not request.dont_filter
         # A run that knows what earlier ones have seen makes its start requests all the same.
         is_unknown = not is_filtered or self._settings.recrawl_after > 0
-        once_a_run = is_start and self._settings.start_once and is_unknown
+        once_a_run = is_listed and is_unknown
         fingerprint = self._fingerprint(request) if once_a_run or is_filtered else b""
         if once_a_run:
             self._starts[fingerprint] += not is_filtered
             fingerprint = b"start %d %b" % (self._starts[fingerprint], fingerprint)
         return NewRequest(place, data, fingerprint, claim, of_run=once_a_run)
+
+    def is_repeated(self, request: Request) -> bool:
+        """True if the spider has made this start request more than once."""
+        return self._starts[self._fingerprint(request)] > 1
 
     def start_of(self, text: str) -> Request:
         """The start request in a user's line. Raises `ValueError`, with a message for users."""

@@ -44,6 +44,7 @@ from shared_crawl.keys import Places
 from shared_crawl.outbox import MAX_NEW_REQUESTS, Outbox
 from shared_crawl.prefetch import Prefetch
 from shared_crawl.settings import CrawlSettings
+from shared_crawl.spider_start import SpiderStart
 from shared_crawl.sums import SummedStats
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,9 @@ class NodeState:
         self._on_misfit = on_misfit
         self.codec = Codec(crawler.spider, engine, settings)
         self.prefetch = Prefetch(crawler)
-        self.outbox = Outbox(self.codec, Places(*settings.last_first), self.prefetch)
+        self._start = SpiderStart(settings.start_once)
+        places = Places(*settings.last_first)
+        self.outbox = Outbox(self.codec, places, self.prefetch, self._start)
         self.sums = SummedStats(crawler.stats, self.interval_s)
         self.end = CrawlEnd(settings.name, crawler.stats)
         self.has_work = asyncio.Event()
@@ -137,6 +140,7 @@ class NodeState:
         """Queue a request on the server, soon. Raises any error for one that cannot be stored."""
         if not self.prefetch.was_given_up(request):  # else it is there
             self.outbox.add_request(request)
+            self._start.on_busy()
             self.has_work.set()
 
     def next_request(self) -> Request | None:
@@ -194,7 +198,12 @@ class NodeState:
         """The next call, or None if there is nothing to send."""
         key = self._settings.start_key
         finished = self.finished()
-        is_idle = self._idle is not Idle.NO and self._has_nothing_but(finished)
+        if self._has_nothing_but(finished):
+            self._start.on_idle(now)
+            is_idle = self._idle is not Idle.NO
+        else:
+            self._start.on_busy()
+            is_idle = False
         if key is not None and (self._starts_due or (is_idle and self._idle is Idle.YES)):
             return StartsCall(key)
         if is_idle:
@@ -280,6 +289,7 @@ class NodeState:
                 continue
             if queued is Queued.DUPLICATE:
                 self.codec.log_duplicate(request)
+                self._start.on_duplicate(request, self.codec.is_repeated(request))
             else:
                 self._stats.inc_value("scheduler/over_budget/redis")
             self._engine.send_request_dropped(request)
@@ -287,6 +297,7 @@ class NodeState:
     def _on_taken(self, demand: Demand, requests: Sequence[TakenRequest]) -> None:
         for taken in requests:
             self._working = True
+            self._start.on_busy()
             try:
                 self.prefetch.add_taken(self.codec.decode(taken.data), taken)
             except Exception as error:

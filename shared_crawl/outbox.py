@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from itertools import islice
 from typing import Any
-from weakref import WeakSet
 
 from scrapy import Request
 
@@ -15,6 +14,7 @@ from shared_crawl.client import NewRequest, Queued, given_up
 from shared_crawl.codec import Codec
 from shared_crawl.keys import Places
 from shared_crawl.prefetch import Prefetch
+from shared_crawl.spider_start import SpiderStart
 
 # In a call: a longer one would hold up the server's other clients.
 MAX_NEW_REQUESTS = 500
@@ -30,14 +30,16 @@ class Outbox:
     server to the next but one, and sent again if necessary.
     """
 
-    def __init__(self, codec: Codec, places: Places, prefetch: Prefetch) -> None:
+    def __init__(
+        self, codec: Codec, places: Places, prefetch: Prefetch, start: SpiderStart
+    ) -> None:
         self._codec = codec
         self._places = places
         self._prefetch = prefetch
+        self._start = start
         self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
         self._sent: list[NewRequest] = []  # since the last look at the server
         self._sent_before: list[NewRequest] = []  # between that look and the one before it
-        self._starts: WeakSet[Request] = WeakSet()  # those of the spider
         self._has_room = asyncio.Event()
         self._rested_at = 0.0  # by the loop's clock
 
@@ -49,9 +51,7 @@ class Outbox:
         between, other tasks get a turn of the event loop now and then, and while many requests are
         unsent, the next one waits.
         """
-        async for item in start:
-            if isinstance(item, Request):
-                self._starts.add(item)
+        async for item in self._start.watched(start):
             yield item
             await self._rest()
 
@@ -66,8 +66,8 @@ class Outbox:
 
     def add_request(self, request: Request) -> None:
         """Add a request. Raises any error for one that cannot be stored."""
-        is_start = request in self._starts
-        new = self._codec.encode(self._new_place(request, is_start), request, is_start)
+        place = self._new_place(request, self._start.is_start(request))
+        new = self._codec.encode(place, request, self._start.is_listed(request))
         self._unsent.append((new, request))
 
     def _new_place(self, request: Request, is_start: bool) -> bytes:

@@ -73,7 +73,7 @@ class CrawlSettings:
     run: str = ""
     serializer: str = "json"
     start_key: str | None = None
-    start_once: bool = True
+    start_once: bool | None = None
     start_timeout: float | None = None
     version: str = ""
     wait: bool = False

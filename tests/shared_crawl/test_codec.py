@@ -186,7 +186,7 @@ def test_duplicates_are_what_scrapy_takes_for_them() -> None:
 def test_the_class_of_a_filter_counts_if_it_is_scrapy_s(caplog: pytest.LogCaptureFixture) -> None:
     nothing = codec(DUPEFILTER_CLASS=BaseDupeFilter)
     assert nothing.encode(b"", Request("http://a/")).fingerprint == b""
-    assert nothing.encode(b"", Request("http://a/"), is_start=True).of_run
+    assert nothing.encode(b"", Request("http://a/"), is_listed=True).of_run
     assert not caplog.messages
     assert codec(DUPEFILTER_CLASS=OwnFilter).encode(b"", Request("http://a/")).fingerprint
     assert ["DUPEFILTER_CLASS" in line for line in caplog.messages] == [True]

@@ -26,7 +26,7 @@ from semaphore_middleware.scrapy.engine import (
     RobotsTxtUnreadableError,
     SpiderClosingError,
 )
-from shared_crawl import node_state, outbox, session
+from shared_crawl import node_state, outbox, session, spider_start
 from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import calls_of, eventually
@@ -476,15 +476,22 @@ async def test_a_node_that_others_keep_open_ends_with_the_crawl(
         await eventually(lambda: reasons == ["finished"])
 
 
-async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(client: Redis) -> None:
-    async def start(*pages: str) -> AsyncIterator[Request]:
-        for page in pages:
-            yield Request(f"http://a/{page}", dont_filter=True)
+async def start(*pages: str, queue: asyncio.Queue[str] | None = None) -> AsyncIterator[Request]:
+    """Start requests: these, then those of a queue."""
+    for page in pages:
+        yield Request(f"http://a/{page}", dont_filter=True)
+    while queue is not None:
+        yield Request(f"http://a/{await queue.get()}", dont_filter=True)
 
-    async def read(node: DrivenNode) -> None:
-        async for request in node.engine._start:
-            node.scheduler.enqueue_request(request)
 
+async def read(node: DrivenNode) -> None:
+    async for request in node.engine._start:
+        node.scheduler.enqueue_request(request)
+
+
+async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(
+    client: Redis, caplog: Logged
+) -> None:
     async with joined(client, start=start("1", "2", "1")) as node:
         await read(node)
         await node.has_unfinished(3)
@@ -492,6 +499,7 @@ async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(clien
             await read(late)
             await node.has_unfinished(4)
             await eventually(lambda: len(late.dropped) == 2)
+        assert "CRAWL_START_ONCE" not in caplog.text, "each node makes the same list"
         node.enqueue("http://a/1")  # a link to it: fetched once more, as by Scrapy
         await node.has_unfinished(5)
         async with joined(client, start=start("1"), CRAWL_START_ONCE=False) as each:
@@ -499,12 +507,58 @@ async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(clien
             await node.has_unfinished(6)
 
 
+@pytest.mark.parametrize(
+    ("once", "is_busy", "is_feed"), [(None, False, True), (None, True, False), (True, False, False)]
+)
+async def test_a_start_that_has_waited_while_its_node_had_nothing_to_do_is_a_feed(
+    client: Redis, caplog: Logged, monkeypatch: Patch, once: bool, is_busy: bool, is_feed: bool
+) -> None:
+    caplog.set_level(logging.INFO, spider_start.__name__)
+    async with joined(client, start=start("1", "2")) as before:
+        await read(before)
+        before.finish(await before.start(), await before.start())
+        await before.has_unfinished(0)
+    queue: asyncio.Queue[str] = asyncio.Queue()
+    settings = {"CRAWL_START_ONCE": once}
+    async with joined(client, start=start("1", queue=queue), **settings) as node:
+        if is_busy:
+            node.enqueue("http://a/link")
+            await node.start()
+        reading = asyncio.create_task(read(node))
+        await eventually(lambda: node.dropped)
+        assert caplog.text == "", "each node may make the same list"
+        monkeypatch.setattr(spider_start, "FEED_AFTER_S", 0.0)
+        await node.finds_nothing()
+        queue.put_nowait("2")
+        await node.has_unfinished(is_busy + is_feed)
+        await eventually(lambda: is_feed or len(node.dropped) == 2)
+        reading.cancel()
+    levels = [record.levelname for record in caplog.records if "start()" in record.getMessage()]
+    assert levels == ["INFO", "WARNING"] * is_feed
+    assert caplog.text.count("CRAWL_START_ONCE = False") == is_feed
+
+
+async def test_a_start_request_that_a_node_makes_again_in_vain_is_warned_of(
+    client: Redis, caplog: Logged
+) -> None:
+    async with (
+        joined(client, start=start("1", "1")) as one,
+        joined(client, start=start("1", "1", "1", "1")) as two,
+    ):
+        await read(one)
+        await one.has_unfinished(2)
+        await read(two)
+        await one.has_unfinished(4)
+    assert len(two.dropped) == 2
+    assert caplog.text.count("CRAWL_START_ONCE = False") == 1
+
+
 @pytest.mark.parametrize("kind", ["Lifo", "Fifo"])
 async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind: str) -> None:
     queue = f"scrapy.squeues.{kind}MemoryQueue"
     async with joined(client, SCHEDULER_MEMORY_QUEUE=queue) as node:
         for page in urls("a", 4):
-            node.state.outbox._starts.add(start := Request(page))
+            node.state._start._requests.add(start := Request(page))
             assert node.scheduler.enqueue_request(start)
         node.enqueue(*urls("b", 4))
         node.enqueue("http://a/link", "http://a/link/2")
