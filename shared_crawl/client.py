@@ -112,6 +112,7 @@ class SyncReply:
     taken: list[TakenRequest]
     lease_expired: bool  # before this call: all of the node's requests went back to the queues
     set_aside: list[bytes]  # data of requests tried too often
+    lost: int = 0  # requests of which the server has no data any more
 
 
 class NextStep(Enum):
@@ -120,7 +121,20 @@ class NextStep(Enum):
     TAKE_MORE = b"more"
     WAIT = b"wait"
     CLOSE = b"done"
-    CLOSE_EMPTY = b"empty"
+    CLOSE_UNDONE = b"undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What an ended run lacks: numbers of requests."""
+
+    set_aside: int = 0
+    failed: int = 0
+    left: int = 0  # in the queues
+    lost: int = 0  # the server has no data of them any more
+
+
+NOTHING_MISSING = Missing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +145,17 @@ class IdleReply:
     wait_s: float  # ask again after this time at the latest
     set_aside: list[bytes]  # data of requests tried too often
     lease_expired: int  # 1: the node had no lease, or none any more
-    all_set_aside: int = 0  # in the whole crawl, if it ends
-    all_failed: int = 0
+    queued_again: int = 0  # requests that were lost from the queues
+    missing: Missing = NOTHING_MISSING  # if the crawl ends
 
 
 class RunOverError(Exception):
     """This node's run of the crawl is over."""
+
+    def __init__(self, text: str, missing: Missing = NOTHING_MISSING) -> None:
+        super().__init__(text)
+        self.missing = missing
+        """What the run lacks, if it has ended."""
 
 
 class Ending(Enum):
@@ -152,8 +171,10 @@ class Ending(Enum):
 class CrawlEndedError(RunOverError):
     """The crawl has ended: before this node joined, or without it."""
 
-    def __init__(self, ago: float = 0.0, run: bytes = b"", in_common: bytes = b"") -> None:
-        super().__init__("the crawl has ended")
+    def __init__(
+        self, missing: Missing, ago: float = 0.0, run: bytes = b"", in_common: bytes = b""
+    ) -> None:
+        super().__init__("the crawl has ended", missing)
         self.ago = ago
         """Seconds since then, by the server's wall clock. Set by `join`, as the other two."""
         self.run = run
@@ -162,8 +183,11 @@ class CrawlEndedError(RunOverError):
         """The identity of its nodes; empty if none took part."""
 
 
-class NothingFetchedError(RunOverError):
-    """The run is over without any page."""
+class NotDoneError(RunOverError):
+    """The run is over without any page, or with lost requests."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__("the crawl is not done", missing)
 
 
 class WrongTypeError(Exception):
@@ -182,10 +206,13 @@ class OtherCrawlError(Exception):
 class CrawlLostError(RunOverError):
     """The server has lost the crawl: all queued requests and all fingerprints."""
 
+    def __init__(self, _: Missing) -> None:
+        super().__init__("the server has lost the crawl")
+
 
 OVER = {  # by a script's reply
     b"ended": CrawlEndedError,
-    b"empty": NothingFetchedError,
+    b"undone": NotDoneError,
     b"lost": CrawlLostError,
 }
 
@@ -197,8 +224,10 @@ class CrawlClient:
 
         run       hash    id: random, new for each run of the crawl; its nodes' identity; pages
                           fetched; the crawl's clock; when the run has ended; the id before; the
-                          last run without a page; whether an operator ends it; the salt of
-                          shortened fingerprints; whether `seen` has times
+                          last run that is not done; whether an operator ends it; the salt of
+                          shortened fingerprints; whether `seen` has times; how many requests are
+                          unfinished, and at the end, left and lost; where the search for those
+                          that no queue has goes on
         nodes     zset    node -> until when it counts, ms
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
@@ -222,10 +251,12 @@ class CrawlClient:
     puts the dead node's requests back, as suspects (docs/shared-crawl.md has their rules). A node
     that was only silent reports later what it has finished; that counts if no other was quicker.
 
-    The crawl is done when no node works and nothing is queued. All its keys but `run` and `stats`
-    are then deleted. These two are kept for 30 days, so that a node that is started late, or again,
-    does not begin the crawl once more. If requests were set aside or have failed, these, `seen` and
-    `budgets` are kept, too. A run without a page is not done: the next node begins anew.
+    The crawl is done when no node works and `requests` has none but those over the budgets. If that
+    is more than what is queued, keys were evicted or deleted, and the rest is queued again. At the
+    end all keys but `run` and `stats` are deleted. These two are kept for 30 days, so that a node
+    that is started late, or again, does not begin the crawl once more. If requests were set aside
+    or have failed, these, `seen` and `budgets` are kept, too. A run without a page is not done, nor
+    is one of whose requests the server has lost the data: the next node begins anew.
 
     A waiting node has a channel of its own, `node:<node>`: a message tells it to ask again. A
     server at its `maxmemory` refuses joining nodes and new requests; everything else goes on there.
@@ -273,7 +304,8 @@ class CrawlClient:
             "join", chance.token(8), packed, int(new_run), though_full=False
         )
         if run == b"ended":
-            raise CrawlEndedError(rest[0] / 1000, *rest[1:])
+            ago_ms, of_run, in_common, *missing = rest
+            raise CrawlEndedError(Missing(*missing), ago_ms / 1000, of_run, in_common)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
         self.run = run
@@ -295,7 +327,7 @@ class CrawlClient:
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
         or if something is taken. Raises `RunOverError`.
         """
-        queued, taken, lease_expired, set_aside = await self._call(
+        queued, taken, lease_expired, *rest = await self._call(
             "sync",
             int(working),
             len(new),
@@ -311,9 +343,7 @@ class CrawlClient:
             *map(encoded, demand.skipped_sites),
             though_full=not new,
         )
-        return SyncReply(
-            list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), set_aside
-        )
+        return SyncReply(list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), *rest)
 
     async def idle(self, finished: Sequence[TakenRequest] = (), waits: bool = False) -> IdleReply:
         """Stop working. If no node works and nothing is queued, this ends the crawl, unless it
@@ -321,8 +351,17 @@ class CrawlClient:
 
         Raises `RunOverError`.
         """
-        step, wait_ms, *rest = await self._call("idle", *_fields(finished), int(waits))
-        return IdleReply(NextStep(step), wait_ms / 1000, *rest)
+        step, wait_ms, set_aside, lease_expired, queued_again, *missing = await self._call(
+            "idle", *_fields(finished), int(waits)
+        )
+        return IdleReply(
+            NextStep(step),
+            wait_ms / 1000,
+            set_aside,
+            lease_expired,
+            queued_again,
+            Missing(*missing),
+        )
 
     async def take_starts(self, key: str, most: int) -> list[tuple[bytes, bytes]]:
         """Take start requests from the users' key: the ids of claims, and the texts. A new request
@@ -407,8 +446,8 @@ class CrawlClient:
         call = Call(SCRIPTS[name], keys, packed, though_full=though_full)
         async with self.link.use() as connection:
             (reply,) = await run_scripts(connection, [call])
-        if len(reply) == 1 and reply[0] in OVER:
-            raise OVER[reply[0]]
+        if reply and reply[0] == b"over":
+            raise OVER[reply[1]](Missing(*reply[2:]))
         return reply
 
 

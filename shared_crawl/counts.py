@@ -33,12 +33,12 @@ class Counts:
     failed: int  # requests without a page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # fetched
-    ended_at: float | None  # Unix time; a run without a page has not ended
+    ended_at: float | None  # Unix time; not of a run that is not done
 
     @classmethod
     def from_replies(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
-        time, nodes, *numbers, seen, (id, pages, ended, wall, clock, empty) = replies
+        time, nodes, *numbers, seen, (id, pages, ended, wall, clock, undone) = replies
         sites, queued, suspects, taken, set_aside, failed = numbers
         return cls(
             exists=id is not None,
@@ -50,7 +50,7 @@ class Counts:
             failed=failed,
             seen=int(seen or 0),
             pages=int(pages or 0),
-            ended_at=float(ended) / 1000 if ended and id != empty else None,
+            ended_at=float(ended) / 1000 if ended and id != undone else None,
         )
 
     @property
@@ -71,7 +71,7 @@ def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
     """Read-only commands, for `Counts.from_replies`."""
     nodes = ("ZRANGE", keys.key("nodes"), 0, -1, "WITHSCORES")
     sizes = [(command, keys.key(part)) for command, part in SIZES]
-    run = ("HMGET", keys.key("run"), "id", "pages", "ended", "wall", "clock", "empty")
+    run = ("HMGET", keys.key("run"), "id", "pages", "ended", "wall", "clock", "undone")
     return [("TIME",), nodes, *sizes, ("HGET", keys.key("seen"), "count"), run]
 
 

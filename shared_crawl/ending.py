@@ -7,7 +7,7 @@ import logging
 from scrapy import Request
 from scrapy.statscollectors import StatsCollector
 
-from shared_crawl.client import IdleReply
+from shared_crawl.client import Missing
 
 logger = logging.getLogger(__name__)
 
@@ -44,31 +44,43 @@ class CrawlEnd:
         )
         self.has_failed |= is_error
 
-    def log_no_pages(self) -> None:
-        """Log the end of a crawl without a page."""
+    def log_undone(self, missing: Missing) -> None:
+        """Log the end of a crawl without a page, or with lost requests."""
         self.has_failed = True
-        logger.error(
-            "The crawl %r has fetched nothing, so it does not count as done: the next node that is "
-            "started begins it anew",
-            self._crawl,
-        )
+        if missing.lost:
+            logger.error(
+                "The crawl %r lacks requests that its server has lost: %d. So it does not count as "
+                "done: the next node that is started begins it anew",
+                self._crawl,
+                missing.lost,
+            )
+        else:
+            logger.error(
+                "The crawl %r has fetched nothing, so it does not count as done: the next node "
+                "that is started begins it anew",
+                self._crawl,
+            )
 
-    def log_missing(self, reply: IdleReply) -> None:
+    def log_missing(self, missing: Missing) -> None:
         """Log how many requests the crawl ends without."""
-        if reply.all_set_aside:
+        if missing.left:
+            logger.info(
+                "The crawl %r ends; requests left in the queues: %d", self._crawl, missing.left
+            )
+        if missing.set_aside:
             self.has_failed = True
             logger.error(
                 "The crawl %r ends without the requests that three nodes have failed with: %d. "
                 "scrapy frontier retry %s puts them back, and the next node goes on with them",
                 self._crawl,
-                reply.all_set_aside,
+                missing.set_aside,
                 self._crawl,
             )
-        if reply.all_failed:
+        if missing.failed:
             logger.warning(
                 "The crawl %r ends; requests that have brought no page: %d. scrapy frontier retry "
                 "%s puts them back, and the next node goes on with them",
                 self._crawl,
-                reply.all_failed,
+                missing.failed,
                 self._crawl,
             )

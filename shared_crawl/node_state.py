@@ -30,6 +30,7 @@ from semaphore_middleware.model.lease import RENEWAL
 from shared_crawl.client import (
     Demand,
     IdleReply,
+    Missing,
     NewRequest,
     NextStep,
     Queued,
@@ -49,6 +50,7 @@ from shared_crawl.sums import SummedStats
 
 logger = logging.getLogger(__name__)
 
+KEYS_GONE = "Keys were evicted or deleted: see maxmemory-policy in docs/many-machines.md"
 STARTS_POLL_S = 1.0  # between two looks at the users' key while the node waits
 
 
@@ -269,6 +271,7 @@ class NodeState:
         self.on_renewed(call.made_at, reply)
         self.prefetch.forget(call.finished)
         self._log_set_aside(reply.set_aside)
+        self._log_lost(reply.lost)
         self._on_queued(reply.queued)
         self._on_taken(call.demand, reply.taken)
         if had_suspect and not self.prefetch.has_suspect:
@@ -330,15 +333,16 @@ class NodeState:
         self._idle = Idle.NO
         self.prefetch.forget(call.finished)
         self._log_set_aside(reply.set_aside)
+        self._log_queued_again(reply.queued_again)
         if self._working and reply.lease_expired:
             self._on_lease_expired(now)
         self._working = False
         match reply.next_step:
             case NextStep.CLOSE:
-                self.end.log_missing(reply)
+                self.end.log_missing(reply.missing)
                 self.end_crawl()
-            case NextStep.CLOSE_EMPTY:
-                self.end_without_pages()
+            case NextStep.CLOSE_UNDONE:
+                self.end_undone(reply.missing)
             case NextStep.TAKE_MORE:
                 self.check_again()
             case NextStep.WAIT:
@@ -373,6 +377,24 @@ class NodeState:
                 self._settings.name,
             )
 
+    def _log_lost(self, count: int) -> None:
+        if count:
+            logger.warning(
+                "The server has no data any more of %d queued requests of the crawl %r. %s",
+                count,
+                self._settings.name,
+                KEYS_GONE,
+            )
+
+    def _log_queued_again(self, count: int) -> None:
+        if count:
+            logger.warning(
+                "%d unfinished requests of the crawl %r were in no queue, and are queued again. %s",
+                count,
+                self._settings.name,
+                KEYS_GONE,
+            )
+
     # Another server, a lost crawl, the end ------------------------------------------------------
 
     def begin(self) -> None:
@@ -402,9 +424,9 @@ class NodeState:
         self.prefetch.forget_all()
         self._engine.wake()
 
-    def end_without_pages(self) -> None:
-        """The crawl has ended for this node, and has fetched nothing."""
-        self.end.log_no_pages()
+    def end_undone(self, missing: Missing) -> None:
+        """The crawl has ended for this node, and is not done."""
+        self.end.log_undone(missing)
         self.end_crawl()
 
     def leave(self) -> None:

@@ -16,7 +16,7 @@ from shared_crawl.client import (
     CrawlEndedError,
     CrawlLostError,
     IdleReply,
-    NothingFetchedError,
+    NotDoneError,
     OtherCrawlError,
     RunOverError,
     SyncReply,
@@ -98,7 +98,7 @@ class CrawlSession:
         )
         self._state.begin()
         self._joined_at = _now()
-        self._life = link.life
+        self._on_server()
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
 
@@ -167,8 +167,8 @@ class CrawlSession:
             await self._call_next()
         except CrawlEndedError:
             self._state.end_crawl()
-        except NothingFetchedError:
-            self._state.end_without_pages()
+        except NotDoneError as error:
+            self._state.end_undone(error.missing)
         except CrawlLostError:
             await self._rejoin()
         except WrongTypeError as error:
@@ -223,13 +223,23 @@ class CrawlSession:
         if is_due or not is_same:
             self._look_at = _now() + self._state.interval_s
         if not is_same:
-            self._life = link.life
+            self._on_server()
             self._state.on_promoted_server()
             await self._subscription.renew()
         elif is_due and not self.is_away:
             # While the server refuses calls, the last requests to be queued are kept: those that
             # led to them are not finished.
             self._state.outbox.on_same_server()
+
+    def _on_server(self) -> None:
+        link = self._client.link
+        self._life = link.life
+        if link.may_evict:
+            logger.warning(
+                "%s evicts keys when its memory is full, and so loses requests of the crawl: set "
+                "its maxmemory-policy to noeviction",
+                link.server,
+            )
 
     async def _rejoin(self) -> None:
         """Begin the crawl anew, because the server has lost it."""

@@ -88,8 +88,12 @@ class Server:
     def evict(self, number: int) -> None:
         """Evict one of the keys that are there."""
         if names := sorted(name for name, _ in self.keys_left()):
-            self._lua.EVICTED += 1
-            self._lua.DB[names[number % len(names)]] = None
+            self.evict_key(names[number % len(names)])
+
+    def evict_key(self, name: bytes) -> None:
+        """Evict this key, if it is there."""
+        self._lua.EVICTED += 1
+        self._lua.DB[name] = None
 
     def set_time(self, now: float) -> None:
         """Move its wall clock on."""

@@ -44,7 +44,7 @@ from shared_crawl.client import (
     Outcome,
 )
 from shared_crawl.engine import CrawlEngine
-from shared_crawl.keys import CrawlKeys, Places, site_of
+from shared_crawl.keys import PARTS, CrawlKeys, Places, site_of
 from shared_crawl.scheduler import Scheduler
 from shared_crawl.settings import CrawlSettings
 from tests.shared_crawl.node import SitesQueue
@@ -166,7 +166,9 @@ OF_SERVER = (
     "full",
     "go back",
     "split brain",
+    "evict",
 )
+NOT_EVICTED = {"aside", "failed", "claims"}  # nobody has what is lost there, or it is not used here
 # Calls come late, or twice, or recent requests are sent again.
 OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands", "restart"}
 # A living node may lose its lease.
@@ -178,15 +180,19 @@ TROUBLE = OVERTAKING | {
     "full",
     "go back",
     "split brain",
+    "evict",
 }
-LOSING = {"flush", "replica", "go back", "split brain"}  # data
+LOSING = {"flush", "replica", "go back", "split brain", "evict"}  # data
 OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "kill", "close"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
     all_kinds = OF_NETWORK + OF_NODES + OF_SERVER
     jumps, failovers = ("jump", "jump", "jump", "close"), ("split brain", "replica")
-    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, jumps, failovers))
+    evictions = ("evict", "evict", "kill")
+    kinds = random.choice(
+        (OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, jumps, failovers, evictions)
+    )
     faults, at, jumped_at = [], random.uniform(0.02, 1.0) * lease, -lease
     for _ in range(random.choice((1, 2, 4, 8))):
         kind = random.choice(kinds)
@@ -199,6 +205,8 @@ def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
             of = random.choice(("empty", "with its data"))
         elif kind in ("replica", "split brain"):
             of = random.choice((0.0, 0.01, 0.1, 0.2)) * lease  # what it lacks
+        elif kind == "evict":
+            of = random.choice([part for part in PARTS if part not in NOT_EVICTED])
         elif kind == "jump":
             of = random.choice((-3600.0, -1.0, 2.0, 20.0, 20.0, 3600.0))
             jumped_at = at
@@ -814,6 +822,8 @@ class Crawl:
             self._start(fault.node)
         elif fault.kind == "go back":
             self._go_back()
+        elif fault.kind == "evict":
+            self.server.evict_key(KEYS.key(fault.of))
         else:
             end = self.faults.strike(fault)
         self.world.after(fault.seconds, partial(self._end_fault, fault, end))
@@ -861,7 +871,8 @@ class _LogWatch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._crawl.note("log", record.getMessage())
-        is_expected = record.getMessage().startswith("The crawl 'sim' ends without")
+        expected = "The crawl 'sim' ends without", "The crawl 'sim' lacks"
+        is_expected = record.getMessage().startswith(expected)
         if record.levelno >= logging.ERROR and not is_expected:
             self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")
 

@@ -113,6 +113,8 @@ class Connection:
     """The server's run id and its replication id, as they were when `check_server` last asked: the
     latter is another one after a failover, even where the same process is the master again.
     """
+    may_evict: bool = False
+    """Whether the server evicts keys when its memory is full, as `check_server` found it."""
     has_read_only_scripts: bool = False
     """Whether the server has EVALSHA_RO, a command without the right to write."""
 
@@ -188,6 +190,8 @@ class Connection:
                 f"{self.server_name} does not report a run_id, as Redis and Valkey do"
             )
         self.life = f"{info['run_id']} {info.get('master_replid', '')}"
+        is_limited = info.get("maxmemory", "0") != "0"
+        self.may_evict = is_limited and info.get("maxmemory_policy") != "noeviction"
         for reply in selected:
             if isinstance(reply, Exception):
                 raise self._explain(reply)

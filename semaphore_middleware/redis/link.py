@@ -55,6 +55,11 @@ class Link:
         return self._connection is not None and self._connection.is_open
 
     @property
+    def may_evict(self) -> bool:
+        """True if the server of the connection evicts keys when its memory is full."""
+        return self._connection is not None and self._connection.may_evict
+
+    @property
     def is_away(self) -> bool:
         """True if the server does not serve, and that was logged."""
         return self._away_since < math.inf

@@ -1,34 +1,104 @@
--- Stops the node's work, for lack of requests. If no node works and nothing is queued, the crawl ends.
+-- Stops the node's work, for lack of requests. If no node works and no unfinished request is left, the crawl
+-- ends, or if all that is left is over the budgets.
 -- KEYS: see shared/common.lua.
 -- ARGV: the finished requests, see `finish_all`; 1 if the crawl is to wait for further requests until an
 -- operator ends it. If the node has taken other requests, their reply was lost: they go back to the queues.
 -- Reply: "more" if there are requests to take, "wait" if other nodes work or the crawl waits, else "done", or
--- "empty" if the crawl has no page; for "wait", the time after which to ask again (ms), at the end of the
--- first lease; the data of each request set aside now; 1 if the node had no lease; for "done", the numbers of
--- all requests set aside and failed.
+-- "undone" if the crawl has no page, or lost requests; for "wait", the time after which to ask again (ms), at
+-- the end of the first lease; the data of each request set aside now; 1 if the node had no lease; how many
+-- requests are queued again; for "done" and "undone", what is `missing`.
 
 @include(shared/common)
 @include(shared/joined)
+
+local CHECKED_AT_ONCE = 500 -- requests, or sites
+
+local queued_again = 0
+
+-- Keys may be evicted, or deleted. Then unfinished requests are in no queue, or their sites have no turn.
+-- Both are looked for only while no node works, when none is taken; some in each call.
+
+-- A node with taken requests has a lease, unless it was lost.
+local function renew_lost_lease()
+  local member = redis.call('ZRANGE', taken, 0, 0)[1]
+  if member and redis.call('EXISTS', working) == 0 then
+    redis.call('ZADD', working, now + lease_ms, string.match(member, '^%Z*'))
+  end
+end
+
+-- True if there may be more to queue again.
+local function queue_again()
+  local queued = redis.call('ZCARD', queue) + redis.call('ZCARD', suspects)
+  if redis.call('HLEN', requests) <= queued then return false end
+  local cursor = redis.call('HGET', run, 'cursor') or 0
+  local next_cursor, found = unpack(redis.call('HSCAN', requests, cursor, 'COUNT', CHECKED_AT_ONCE))
+  redis.call('HSET', run, 'cursor', next_cursor)
+  for i = 1, #found, 2 do
+    local place = found[i]
+    if not (redis.call('ZSCORE', queue, place) or redis.call('ZSCORE', suspects, place)) then
+      enqueue(place)
+      queued_again = queued_again + 1
+    end
+  end
+  return true
+end
+
+-- True if sites may have a turn, or there may be more to look at. As none is taken, no budget is used by what
+-- is. What is over the budgets is looked at once.
+local function give_turns_again()
+  local queued = redis.call('ZCARD', queue)
+  local checked, from = unpack(redis.call('HMGET', run, 'checked', 'check_from'))
+  if queued == tonumber(checked or 0) then return false end
+  from = from or '-'
+  for _ = 1, CHECKED_AT_ONCE do
+    local place = redis.call('ZRANGE', queue, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+    if not place then
+      redis.call('HDEL', run, 'check_from')
+      local has_turns = redis.call('EXISTS', sites) == 1
+      if not has_turns then redis.call('HSET', run, 'checked', queued) end
+      return has_turns
+    end
+    local site = site_of(place)
+    redis.call('HDEL', budgets, site .. '\0')
+    give_turn(site)
+    if redis.call('ZSCORE', sites, site) then
+      queued_again = queued_again + redis.call('ZLEXCOUNT', queue, bounds_of(site))
+    end
+    from = '(' .. site .. '\1'
+  end
+  redis.call('HSET', run, 'check_from', from)
+  return true
+end
 
 finish_all()
 local waits = next_number() == 1
 local had_no_lease = stop_working(node, put_back) and 0 or 1
 stop_dead_nodes()
 offer_requests(false)
-if has_requests() and pages_left() > 0 then return { 'more', 0, set_aside, had_no_lease } end
+
+local function answer(next_step, wait_ms, ...)
+  return { next_step, wait_ms, set_aside, had_no_lease, queued_again, ... }
+end
+
+if has_requests() and pages_left() > 0 then return answer('more', 0) end
+renew_lost_lease()
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
   wait_hungry()
-  return { 'wait', math.ceil(first_lease_end - now), set_aside, had_no_lease }
+  return answer('wait', math.ceil(first_lease_end - now))
 elseif redis.call('EXISTS', claims) == 1 then
-  return { 'more', 0, set_aside, had_no_lease } -- start requests that a dead node has begun to queue
+  return answer('more', 0) -- start requests that a dead node has begun to queue
+elseif pages_left() > 0 and (queue_again() or give_turns_again()) then
+  offer_requests(false)
+  return answer('more', 0)
 elseif waits and pages_left() > 0 and redis.call('HEXISTS', run, 'ending') == 0 then
   wait_hungry()
-  return { 'wait', lease_ms, set_aside, had_no_lease }
+  return answer('wait', lease_ms)
 end
 local is_empty = tonumber(redis.call('HGET', run, 'pages') or 0) == 0
   and redis.call('HEXISTS', run, 'ending') == 0
 end_run()
-if is_empty then redis.call('HSET', run, 'empty', run_id) end
-return { is_empty and 'empty' or 'done', 0, set_aside, had_no_lease, redis.call('HLEN', aside),
-  redis.call('HLEN', failed) }
+local _, _, _, lost = missing()
+local is_undone = is_empty or lost > 0
+if is_undone then redis.call('HSET', run, 'undone', run_id) end
+return answer(is_undone and 'undone' or 'done', 0, missing())

@@ -3,8 +3,9 @@
 -- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing from a caller that takes no
 -- requests; 1 if the run is to begin though the last one has ended.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
--- the salt of shortened fingerprints. Or "ended" with the time since then (ms), the run's id and its nodes'
--- identity, or "other" with the nodes' identity if the caller's is not the same; then nothing is changed.
+-- the salt of shortened fingerprints. Or "ended" with the time since then (ms), the run's id, its nodes'
+-- identity, and what is `missing`; or "other" with the nodes' identity if the caller's is not the same; then
+-- nothing is changed.
 
 @include(shared/common)
 
@@ -13,10 +14,10 @@ local identity = next_argument()
 local may_begin_again = next_number() == 1
 local of_run = redis.call('HGET', run, 'identity')
 
--- A run without a page is not done: the next node begins it anew.
-may_begin_again = may_begin_again or redis.call('HGET', run, 'empty') == run_id
+-- A run without a page, or with lost requests, is not done: the next node begins it anew.
+may_begin_again = may_begin_again or redis.call('HGET', run, 'undone') == run_id
 if ended and not may_begin_again then
-  return { 'ended', WALL - ended, run_id, of_run or '' }
+  return { 'ended', WALL - ended, run_id, of_run or '', missing() }
 elseif not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
@@ -28,9 +29,9 @@ if ended or not run_id then
     redis.call('UNLINK', seen)
     redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
   end
-  redis.call('HSET', run, 'id', new_run, 'previous', run_id or '')
+  redis.call('HSET', run, 'id', new_run, 'previous', run_id or '', 'unfinished', redis.call('HLEN', requests))
   run_id, of_run = new_run, nil
-  redis.call('HDEL', run, 'ended', 'identity', 'pages')
+  redis.call('HDEL', run, 'ended', 'identity', 'pages', 'lost')
   redis.call('PERSIST', run)
   redis.call('UNLINK', aside, failed, budgets, stats)
 end

@@ -13,8 +13,9 @@ for i = 1, #found, 2 do
   redis.call('HDEL', from, found[i])
   enqueue(found[i])
 end
+count_unfinished(#found / 2)
 if #found > 0 and ended then
-  redis.call('HDEL', run, 'ended', 'empty')
+  redis.call('HDEL', run, 'ended', 'undone')
   for _, key in ipairs(kept_after_end) do
     redis.call('PERSIST', key)
   end

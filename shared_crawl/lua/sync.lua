@@ -9,7 +9,8 @@
 -- skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
 -- pages; place, data and number of failed tries of each request taken; 1 if the node works and had lost its
--- lease, so that its requests went back to the queues; the data of each request set aside now.
+-- lease, so that its requests went back to the queues; the data of each request set aside now; how many
+-- requests were to be taken, and are lost: what was stored of them is gone.
 
 @include(shared/common)
 @include(shared/joined)
@@ -30,6 +31,7 @@ local function add(place, data, fingerprint, claim)
   end
   if fingerprint ~= '' and not see(fingerprint) then return 0 end
   redis.call('HSET', requests, place, data)
+  count_unfinished(1)
   enqueue(place)
   return 1
 end
@@ -43,12 +45,19 @@ local function next_sites(most, skip, skipped)
   return found
 end
 
+local lost = 0
+
 local function take_place(from, place, failures, taken_now)
   redis.call('ZREM', from, place)
+  local data = redis.call('HGET', requests, place)
+  if not data then -- it was evicted, or deleted
+    lost = lost + 1
+    return
+  end
   redis.call('ZADD', taken, 0, node .. '\0' .. place .. failures)
   if most_of_site > 0 then redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1) end
   table.insert(taken_now, place)
-  table.insert(taken_now, redis.call('HGET', requests, place))
+  table.insert(taken_now, data)
   table.insert(taken_now, failures)
 end
 
@@ -114,4 +123,4 @@ if asks then
 end
 offer_requests(asks)
 if asks and #taken_now == 0 then wait_hungry() end
-return { queued, taken_now, lease_expired, set_aside }
+return { queued, taken_now, lease_expired, set_aside, lost }

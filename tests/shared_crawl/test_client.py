@@ -15,7 +15,7 @@ from shared_crawl.client import (
     Ending,
     NewRequest,
     NextStep,
-    NothingFetchedError,
+    NotDoneError,
     OtherCrawlError,
     Outcome,
     given_up,
@@ -176,7 +176,7 @@ def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) ->
     for each in nodes:
         client.zrem(each.keys.key("working"), each.node)
     reply = nodes[0].idles()
-    assert (reply.next_step, reply.all_set_aside) == (NextStep.CLOSE, 1)
+    assert (reply.next_step, reply.missing.set_aside) == (NextStep.CLOSE, 1)
     assert nodes[0].size.ended_at is not None
     assert all(client.ttl(nodes[0].keys.key(part)) > 0 for part in ("aside", "seen"))
     assert result_of(nodes[0].retry()) == 1
@@ -195,7 +195,7 @@ def test_what_has_failed_can_be_tried_again(client: Redis, one: Node) -> None:
     page, down = one.pop(), one.pop()
     one.finishes(down, Outcome.FAILED)
     reply = one.idles(page)
-    assert (reply.next_step, reply.all_failed, one.size.failed) == (NextStep.CLOSE, 1, 1)
+    assert (reply.next_step, reply.missing.failed, one.size.failed) == (NextStep.CLOSE, 1, 1)
     assert result_of(one.retry()) == 1
     late = node(client, "late")
     assert not late.push(b"down", fingerprint="a")
@@ -206,11 +206,11 @@ def test_what_has_failed_can_be_tried_again(client: Redis, one: Node) -> None:
 def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, two: Node) -> None:
     one.push(b"down", fingerprint="a")
     one.finishes(one.pop(), Outcome.FAILED)
-    assert one.idles().next_step is NextStep.CLOSE_EMPTY
-    with pytest.raises(NothingFetchedError):
+    assert one.idles().next_step is NextStep.CLOSE_UNDONE
+    with pytest.raises(NotDoneError):
         two.idles()
     late = node(client, "late")  # no new run was asked for
-    with pytest.raises(NothingFetchedError):
+    with pytest.raises(NotDoneError):
         two.works()
     assert late.push(b"down", fingerprint="a")
     assert late.idles(late.pop()).next_step is NextStep.CLOSE
@@ -221,7 +221,7 @@ def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, 
 def test_a_run_that_goes_on_after_nothing_was_fetched_ends_as_any(one: Node, two: Node) -> None:
     one.push(b"1")
     one.finishes(one.pop(), Outcome.FAILED)
-    assert one.idles().next_step is NextStep.CLOSE_EMPTY
+    assert one.idles().next_step is NextStep.CLOSE_UNDONE
     assert one.size.state == "stopped"
     assert result_of(one.retry()) == 1
     one.idles(one.pop())

@@ -9,7 +9,15 @@ from scrapy import Request, Spider
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.test import get_crawler
 
-from shared_crawl.client import IdleReply, NextStep, Queued, SyncReply, TakenRequest, WrongTypeError
+from shared_crawl.client import (
+    IdleReply,
+    Missing,
+    NextStep,
+    Queued,
+    SyncReply,
+    TakenRequest,
+    WrongTypeError,
+)
 from shared_crawl.engine import CrawlEngine
 from shared_crawl.keys import Places
 from shared_crawl.node_state import CrawlCall, IdleCall, NodeState, StartsCall, SyncCall
@@ -209,17 +217,18 @@ def test_when_its_time_to_wait_is_over_a_node_asks_again(node: Node) -> None:
 @pytest.mark.parametrize(
     ("step", "missing", "has_failed"),
     [
-        (NextStep.CLOSE, {}, False),
-        (NextStep.CLOSE, {"all_failed": 1}, False),
-        (NextStep.CLOSE, {"all_set_aside": 1}, True),
-        (NextStep.CLOSE_EMPTY, {}, True),
+        (NextStep.CLOSE, Missing(left=1), False),
+        (NextStep.CLOSE, Missing(failed=1), False),
+        (NextStep.CLOSE, Missing(set_aside=1), True),
+        (NextStep.CLOSE_UNDONE, Missing(), True),
+        (NextStep.CLOSE_UNDONE, Missing(lost=1), True),
     ],
 )
 def test_the_last_idle_node_ends_the_crawl(
-    node: Node, step: NextStep, missing: dict[str, int], has_failed: bool
+    node: Node, step: NextStep, missing: Missing, has_failed: bool
 ) -> None:
     """It has failed without pages, or with requests that were set aside."""
-    node.reply(node.idles(), IdleReply(step, 0.0, [], 0, **missing))
+    node.reply(node.idles(), IdleReply(step, 0.0, [], 0, missing=missing))
     assert node.state.end.has_come
     assert node.state.end.has_failed == has_failed
     assert not node.state.has_pending

@@ -108,10 +108,18 @@ end
 -- Data of the requests set aside by this call.
 local set_aside = {}
 
+-- Counts the crawl's unfinished requests. Those that `requests` lacks at the end are lost.
+local function count_unfinished(change)
+  redis.call('HINCRBY', run, 'unfinished', change)
+end
+
+
 local function move_data(place, to)
   local data = redis.call('HGET', requests, place)
+  if not data then return nil end -- it was evicted, or deleted
   redis.call('HDEL', requests, place)
   redis.call('HSET', to, place, data)
+  count_unfinished(-1)
   return data
 end
 
@@ -238,6 +246,7 @@ local function finish(place, outcome)
     move_data(place, failed)
   else
     redis.call('HDEL', requests, place)
+    count_unfinished(-1)
   end
   if outcome == PAGE then
     redis.call('HINCRBY', run, 'pages', 1)
@@ -288,17 +297,26 @@ local function is_timed()
   return redis.call('HGET', run, 'timed') == '1'
 end
 
+-- What the ended run lacks: the numbers of requests set aside, failed, left in the queues, and lost.
+local function missing()
+  local left, lost = unpack(redis.call('HMGET', run, 'left', 'lost'))
+  return redis.call('HLEN', aside), redis.call('HLEN', failed), tonumber(left or 0), tonumber(lost or 0)
+end
+
 -- Failed requests and those set aside are kept, and `seen` with them: they may be put back. A timed `seen` is
 -- kept for the next run.
 local function end_run()
   notify_hungry_nodes()
+  local left = redis.call('HLEN', requests)
+  local unfinished, lost_before = unpack(redis.call('HMGET', run, 'unfinished', 'lost'))
+  local lost = (lost_before or 0) + math.max(0, (unfinished or 0) - left)
+  redis.call('HSET', run, 'ended', WALL, 'left', left, 'lost', lost)
   redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, claims)
   if redis.call('EXISTS', aside, failed) == 0 then
     redis.call('UNLINK', budgets)
     if not is_timed() then redis.call('UNLINK', seen) end
   end
-  redis.call('HSET', run, 'ended', WALL)
-  redis.call('HDEL', run, 'ending')
+  redis.call('HDEL', run, 'ending', 'unfinished', 'checked', 'check_from', 'cursor')
   for _, key in ipairs(kept_after_end) do
     redis.call('PEXPIRE', key, math.max(END_KEPT_MS, 1000 * recrawl_after_s))
   end
