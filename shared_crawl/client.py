@@ -44,8 +44,8 @@ class NewRequest:
     of_run: bool = False  # fingerprints of earlier runs do not count
 
 
-def given_up(claim: bytes) -> NewRequest:
-    """A stand-in for a new request: this claim stays without one."""
+def unreadable_start(claim: bytes) -> NewRequest:
+    """A stand-in for a new request: the text of this claim is none, and is set aside."""
     return NewRequest(b"", b"", claim=claim)
 
 
@@ -119,6 +119,8 @@ class NextStep(Enum):
     """The next step of a node without requests."""
 
     TAKE_MORE = b"more"
+    TAKE_STARTS = b"starts"
+    """A dead node has begun to queue some, or `retry` has put them back."""
     WAIT = b"wait"
     CLOSE = b"done"
     CLOSE_UNDONE = b"undone"
@@ -238,7 +240,8 @@ class CrawlClient:
         taken     zset    node, zero byte, place, how many nodes have failed with it (a digit):
                           taken and not finished
         suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
-        aside     hash    place -> request: tried three times; no node gets it
+        aside     hash    place -> request: tried three times; no node gets it. And id of a claim
+                          -> its value: no node could read it
         failed    hash    place -> request: has brought no page
         hungry    zset    waiting node -> the last offer that it has seen
         claims    hash    id -> node, zero byte, text: start requests not queued yet
@@ -363,13 +366,14 @@ class CrawlClient:
             Missing(*missing),
         )
 
-    async def take_starts(self, key: str, most: int) -> list[tuple[bytes, bytes]]:
-        """Take start requests from the users' key: the ids of claims, and the texts. A new request
-        fulfils a claim. Claims without one are given to this node again, so it must have none.
+    async def take_starts(self, key: str | None, most: int) -> list[tuple[bytes, bytes]]:
+        """Take start requests from the users' key, if there is one, and claims that no living node
+        has: the ids of claims, and the texts. A new request fulfils a claim. Claims without one are
+        given to this node again, so it must have none.
 
         Raises `RunOverError`, and `WrongTypeError` for a key of another type.
         """
-        keys = (*self.keys.all, encoded(key))
+        keys = self.keys.all if key is None else (*self.keys.all, encoded(key))
         found, wrong_type = await self._call("take_starts", most, keys=keys)
         if wrong_type:
             raise WrongTypeError(wrong_type.decode())

@@ -125,7 +125,7 @@ class Codec:
 
     def start_of(self, text: str) -> Request:
         """The start request in a user's line. Raises `ValueError`, with a message for users."""
-        request, methods = request_of(text, self._spider)
+        request, methods = request_of(text, self._spider, takes_form=True)
         for name, method in methods.items():
             setattr(request, name, getattr(self._spider, method))
         return request.replace(dont_filter=True)

@@ -98,8 +98,8 @@ RETRY = _verb(
     "retry",
     "put requests that were set aside or have failed back into the queues",
     "Put back into the queues the requests that were set aside, because three nodes have failed "
-    "with them, and those that have brought no page. If the crawl has ended, the next node goes on "
-    "with it.",
+    "with them, and those that have brought no page; and entries of CRAWL_START_KEY that were no "
+    "start requests. If the crawl has ended, the next node goes on with it.",
 )
 
 # `status` ----------------------------------------------------------------------------------------

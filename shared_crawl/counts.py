@@ -15,6 +15,7 @@ SIZES = (
     ("ZCARD", "taken"),
     ("HLEN", "aside"),
     ("HLEN", "failed"),
+    ("HLEN", "claims"),
 )
 """Commands, with their keys."""
 STATES = ("running", "stopped", "ended")
@@ -29,7 +30,7 @@ class Counts:
     sites: int  # with queued requests
     queued: int  # requests to be taken
     taken: int  # requests taken by nodes, and not finished
-    set_aside: int  # requests with which three nodes have failed
+    set_aside: int  # requests that three nodes have failed with, and unreadable start requests
     failed: int  # requests without a page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # fetched
@@ -39,12 +40,12 @@ class Counts:
     def from_replies(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
         time, nodes, *numbers, seen, (id, pages, ended, wall, clock, undone) = replies
-        sites, queued, suspects, taken, set_aside, failed = numbers
+        sites, queued, suspects, taken, set_aside, failed, claims = numbers
         return cls(
             exists=id is not None,
             nodes=_living(nodes, time, float(wall or 0), float(clock or 0)),
             sites=sites,
-            queued=queued + suspects,
+            queued=queued + suspects + claims,
             taken=taken,
             set_aside=set_aside,
             failed=failed,

@@ -70,8 +70,8 @@ class CrawlEnd:
         if missing.set_aside:
             self.has_failed = True
             logger.error(
-                "The crawl %r ends without the requests that three nodes have failed with: %d. "
-                "scrapy frontier retry %s puts them back, and the next node goes on with them",
+                "The crawl %r ends without the requests that are set aside: %d. scrapy frontier "
+                "retry %s puts them back, and the next node goes on with them",
                 self._crawl,
                 missing.set_aside,
                 self._crawl,

@@ -20,5 +20,6 @@ class FrontierCommand(VerbCommand):
         return (
             "Shows the crawls that many nodes share: how many nodes take part, how many sites have "
             "queued requests, and how many requests are queued, taken by nodes, and set aside "
-            "because three nodes have failed with them. The server is that of the semaphore."
+            "because three nodes have failed with them or because they are entries of "
+            "CRAWL_START_KEY that are no requests. The server is that of the semaphore."
         )

@@ -79,7 +79,7 @@ class IdleCall:
 class StartsCall:
     """Arguments of `CrawlClient.take_starts`."""
 
-    key: str
+    key: str | None
 
 
 CrawlCall: TypeAlias = SyncCall | IdleCall | StartsCall
@@ -206,7 +206,7 @@ class NodeState:
         else:
             self._start.on_busy()
             is_idle = False
-        if key is not None and (self._starts_due or (is_idle and self._idle is Idle.YES)):
+        if self._starts_due or (key is not None and is_idle and self._idle is Idle.YES):
             return StartsCall(key)
         if is_idle:
             return IdleCall(finished, self._settings.wait)
@@ -246,7 +246,7 @@ class NodeState:
             case IdleCall(), IdleReply():
                 self._on_idle_reply(call, reply, now)
             case StartsCall(), list():
-                self._on_starts(call, reply)
+                self._on_starts(reply)
 
     def on_timeout(self, call: SyncCall) -> None:
         """The server did not reply to this call in time."""
@@ -309,14 +309,19 @@ class NodeState:
                 self._on_misfit(error)
         self.prefetch.on_taken(demand, requests)
 
-    def _on_starts(self, call: StartsCall, claims: Claims) -> None:
+    def _on_starts(self, claims: Claims) -> None:
         self._starts_due = False
         for claim, text in claims:
             try:
                 self.outbox.add_claimed(claim, text)
             except Exception as error:  # the text may be anything
                 self._stats.inc_value("scheduler/unreadable_starts")
-                logger.error("%s has no start request: %s", call.key, error)
+                logger.error(
+                    "An entry of CRAWL_START_KEY is no start request, and is set aside: %s. scrapy "
+                    "frontier retry %s puts it back",
+                    error,
+                    self._settings.name,
+                )
         if claims:
             self._idle = Idle.NO
             self.has_work.set()
@@ -345,6 +350,10 @@ class NodeState:
                 self.end_undone(reply.missing)
             case NextStep.TAKE_MORE:
                 self.check_again()
+            case NextStep.TAKE_STARTS:
+                self._starts_due = True
+                self.check_again()
+                self.has_work.set()
             case NextStep.WAIT:
                 has_key = self._settings.start_key is not None
                 wait_s = min(reply.wait_s, STARTS_POLL_S) if has_key else reply.wait_s

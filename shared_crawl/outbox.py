@@ -10,7 +10,7 @@ from typing import Any
 
 from scrapy import Request
 
-from shared_crawl.client import NewRequest, Queued, given_up
+from shared_crawl.client import NewRequest, Queued, unreadable_start
 from shared_crawl.codec import Codec
 from shared_crawl.keys import Places
 from shared_crawl.prefetch import Prefetch
@@ -75,14 +75,14 @@ class Outbox:
         return self._places.new_place(site, -request.priority, is_start)
 
     def add_claimed(self, claim: bytes, text: bytes) -> None:
-        """Add a start request of the users' key. Raises any error for a wrong text, and gives the
-        claim up.
+        """Add a start request of the users' key. Raises any error for a wrong text, and has it set
+        aside.
         """
         try:
-            request = self._codec.start_of(text.decode("utf-8", "replace"))
+            request = self._codec.start_of(text.decode())
             new = self._codec.encode(self._new_place(request, True), request, claim=claim)
         except Exception:
-            self._unsent.append((given_up(claim), None))
+            self._unsent.append((unreadable_start(claim), None))
             raise
         self._unsent.append((new, request))
 

@@ -22,7 +22,7 @@ class CrawlsSection:
         "queued": "Requests of a shared crawl that are to be taken.",
         "taken": "Requests of a shared crawl that nodes have taken and not finished.",
         "failed": "Requests of a shared crawl that have brought no page.",
-        "set_aside": "Requests of a shared crawl that three nodes have failed with.",
+        "set_aside": "Requests that no node of a shared crawl could fetch or read.",
         "pages": "Pages that a shared crawl has fetched.",
     }
     actions = ("drop", "retry")

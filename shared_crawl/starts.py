@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from scrapy import Request
+from scrapy import FormRequest, Request
 
 FIELDS = {
     "url": (str,),
@@ -31,39 +31,61 @@ def stripped(line: str) -> str:
     return line.removeprefix("\ufeff").strip()
 
 
-def request_of(text: str, spider: object) -> tuple[Request, dict[str, str]]:
+def request_of(
+    text: str, spider: object, takes_form: bool = False
+) -> tuple[Request, dict[str, str]]:
     """The request in a line, and the names of its `METHODS`. `spider`, an object or a class, must
-    have these methods.
+    have these methods. With `takes_form`, further fields are those of a form, as in scrapy-redis.
 
     Raises `ValueError`, with a message for the user.
     """
     text = stripped(text)
+    try:
+        return _request_of(text, spider, takes_form)
+    except (TypeError, ValueError) as error:
+        shown = repr(text if len(text) <= 80 else text[:77] + "...")
+        raise ValueError(f"{shown}: {error}") from None
+
+
+def _request_of(text: str, spider: object, takes_form: bool) -> tuple[Request, dict[str, str]]:
     fields: dict[str, Any] = {"url": text}
-    if fields["url"].startswith("{"):
+    if text.startswith("{"):
         try:
             fields = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"{_short(text)} is not JSON: {error}") from None
-        fields = {name: _checked(name, value) for name, value in fields.items()}
+            raise ValueError(f"not JSON: {error}") from None
+    others = [name for name in fields if name not in FIELDS]
+    if others and not takes_form:
+        raise ValueError(f"{others[0]!r} is none of {', '.join(FIELDS)}")
+    form = {name: _texts(name, fields.pop(name)) for name in others}
+    fields = {name: _checked(name, value) for name, value in fields.items()}
     methods = {name: fields.pop(name) for name in METHODS if name in fields}
     for name, method in methods.items():
         if not callable(getattr(spider, method, None)):
             raise ValueError(f"{name} {method!r} is not a method of the spider")
     if "url" not in fields:
-        raise ValueError(f"{_short(text)} has no url")
-    try:
+        raise ValueError("no url")
+    if form and "body" in fields:
+        raise ValueError(f"a body, and a form: {', '.join(form)}")
+    if form:
+        request: Request = FormRequest(**{"method": "GET", **fields}, formdata=form)
+    else:
         request = Request(**fields)
-        parts = urlsplit(request.url)  # Scrapy looks for a colon only
-        if not parts.scheme or (parts.scheme in ("http", "https") and not parts.hostname):
-            raise ValueError(f"no scheme or no host in request url: {request.url}")
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{_short(text)}: {error}") from None
+    parts = urlsplit(request.url)  # Scrapy looks for a colon only
+    if not parts.scheme or (parts.scheme in ("http", "https") and not parts.hostname):
+        raise ValueError(f"no scheme or no host in request url: {request.url}")
     return request, methods
 
 
+def _texts(name: str, value: Any) -> list[str]:
+    """The values of a form's field."""
+    values = value if isinstance(value, list) else [value]
+    if not all(type(each) in (str, int, float) for each in values):
+        raise ValueError(f"{name} = {value!r}: allowed in a form are texts, numbers, lists of them")
+    return list(map(str, values))
+
+
 def _checked(name: str, value: Any) -> Any:
-    if name not in FIELDS:
-        raise ValueError(f"{name!r} is none of {', '.join(FIELDS)}")
     types = FIELDS[name]
     if isinstance(value, str) and str not in types:  # as in the entry of a stream
         with suppress(ValueError):
@@ -72,7 +94,3 @@ def _checked(name: str, value: Any) -> Any:
         allowed = " or ".join(type_.__name__ for type_ in types)
         raise ValueError(f"{name} = {value!r}: allowed is {allowed}")
     return value
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -90,7 +90,7 @@ function retry(crawl) {
   const ended = crawl.state === "ended" ? " The crawl has ended: the next node that is started goes on with it." : "";
   const what = [
     crawl.failed && `${count(crawl.failed, "request")} that brought no page`,
-    crawl.set_aside && `${count(crawl.set_aside, "request")} that three nodes have failed with`,
+    crawl.set_aside && `${count(crawl.set_aside, "request")} set aside`,
   ].filter(Boolean).join(", and ");
   confirm({
     title: "Queue again what has failed?",

@@ -3,10 +3,10 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: the finished requests, see `finish_all`; 1 if the crawl is to wait for further requests until an
 -- operator ends it. If the node has taken other requests, their reply was lost: they go back to the queues.
--- Reply: "more" if there are requests to take, "wait" if other nodes work or the crawl waits, else "done", or
--- "undone" if the crawl has no page, or lost requests; for "wait", the time after which to ask again (ms), at
--- the end of the first lease; the data of each request set aside now; 1 if the node had no lease; how many
--- requests are queued again; for "done" and "undone", what is `missing`.
+-- Reply: "more" if there are requests to take, "starts" if there are only claims, "wait" if other nodes work
+-- or the crawl waits, else "done", or "undone" if the crawl has no page, or lost requests; for "wait", the
+-- time after which to ask again (ms), at the end of the first lease; the data of each request set aside now;
+-- 1 if the node had no lease; how many requests are queued again; for "done" and "undone", what is `missing`.
 
 @include(shared/common)
 @include(shared/joined)
@@ -87,7 +87,7 @@ if first_lease_end then
   wait_hungry()
   return answer('wait', math.ceil(first_lease_end - now))
 elseif redis.call('EXISTS', claims) == 1 then
-  return answer('more', 0) -- start requests that a dead node has begun to queue
+  return answer('starts', 0)
 elseif pages_left() > 0 and (queue_again() or give_turns_again()) then
   offer_requests(false)
   return answer('more', 0)

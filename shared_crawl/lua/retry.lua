@@ -1,5 +1,6 @@
--- Puts some of the failed requests, or of those set aside, back into the queues. If the crawl has ended, the
--- next node goes on with it.
+-- Puts some of the failed requests, or of those set aside, back into the queues. What was no start request
+-- becomes a claim again: its name has no zero byte, unlike a place. If the crawl has ended, the next node
+-- goes on with it.
 -- KEYS: see shared/common.lua.
 -- ARGV: "aside" or "failed"; where to go on, 0 at first; about how many at once.
 -- Reply: how many were put back; where to go on, 0 at the end.
@@ -9,11 +10,15 @@
 local from = next_argument() == 'aside' and aside or failed
 local next_cursor, found = unpack(redis.call('HSCAN', from, next_argument(), 'COUNT', next_argument()))
 for i = 1, #found, 2 do
-  redis.call('HSET', requests, found[i], found[i + 1])
   redis.call('HDEL', from, found[i])
-  enqueue(found[i])
+  if string.find(found[i], '%z') then
+    redis.call('HSET', requests, found[i], found[i + 1])
+    count_unfinished(1)
+    enqueue(found[i])
+  else
+    redis.call('HSET', claims, found[i], found[i + 1])
+  end
 end
-count_unfinished(#found / 2)
 if #found > 0 and ended then
   redis.call('HDEL', run, 'ended', 'undone')
   for _, key in ipairs(kept_after_end) do

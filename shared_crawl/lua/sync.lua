@@ -3,7 +3,7 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
 -- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
--- none; without a place the claim is only given up); the finished requests, see `finish_all`; number of
+-- none; without a place the claim is set aside); the finished requests, see `finish_all`; number of
 -- unreadable requests, and their places; the node's numbers, see `write_stats`; most requests to take; most
 -- of these of one site; 1 if one may be a suspect; 1 if it may be a request to be done alone; the sites to
 -- skip.
@@ -23,8 +23,12 @@ local function add(place, data, fingerprint, claim)
   if redis.call('HEXISTS', requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
   end
-  if claim ~= '' and redis.call('HDEL', claims, claim) == 0 or place == '' then
+  local claimed = claim ~= '' and redis.call('HGET', claims, claim)
+  if claim ~= '' and redis.call('HDEL', claims, claim) == 0 then
     return 1 -- queued already, perhaps by another node
+  elseif place == '' then
+    redis.call('HSET', aside, claim, claimed)
+    return 1
   end
   if most_of_site > 0 and tonumber(redis.call('HGET', budgets, site_of(place)) or 0) >= most_of_site then
     return 2

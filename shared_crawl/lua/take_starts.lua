@@ -1,15 +1,15 @@
 -- Takes start requests from the users' key. Each is a claim until it is queued. Claims of a dead node go to
 -- the next node that asks. A node asks only without claims: if it has any on the server, their reply was
 -- lost.
--- KEYS: see shared/common.lua; then the users' key: a list, a set, a sorted set (the highest score first) or
--- a stream. The fields of a stream's entry are one JSON object.
+-- KEYS: see shared/common.lua; then, if there is one, the users' key: a list, a set, a sorted set (the
+-- highest score first) or a stream. The fields of a stream's entry are one JSON object.
 -- ARGV: how many at most.
 -- Reply: the id and the text of each claim; the type of the key if it is another one.
 
 @include(shared/common)
 @include(shared/joined)
 
-local key = KEYS[#KEYS]
+local key = KEYS[#KEYS] ~= stats and KEYS[#KEYS]
 local most = next_number()
 local found = {}
 
@@ -31,7 +31,7 @@ local function pop_of_stream()
 end
 
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX', stream = 'XRANGE', none = '' }
-local kind = redis.call('TYPE', key).ok
+local kind = key and redis.call('TYPE', key).ok or 'none'
 if not POP[kind] then return { found, kind } end
 
 local function pop()

@@ -56,7 +56,7 @@ def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_pat
     assert last.wait() == 1
     (line,) = (line for line in last.log.splitlines() if "Set aside" in line)
     assert f"while it did nothing else: <GET {site.url}page/3>. scrapy frontier" in line
-    assert "ends without the requests that three nodes have failed with: 1. scrapy" in last.log
+    assert "ends without the requests that are set aside: 1. scrapy" in last.log
     assert site.judge.record(HOST).pages["/page/3"] == 3
     beyond = {f"/page/{number}" for number in range(25, 33)}  # only that page links to these
     assert set(site.judge.missed(HOST)) <= beyond

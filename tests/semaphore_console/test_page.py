@@ -423,8 +423,8 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         await browser.click(retry)
         await browser.until(
             QUESTION,
-            "books has 1 request that three nodes have failed with. Now nodes get them again. The "
-            "crawl has ended: the next node that is started goes on with it.",
+            "books has 1 request set aside. Now nodes get them again. The crawl has ended: the "
+            "next node that is started goes on with it.",
         )
         await browser.click("#confirm .danger")
         await browser.until(answer("#crawls"), "books has 1 request queued again.")

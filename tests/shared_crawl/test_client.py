@@ -18,7 +18,7 @@ from shared_crawl.client import (
     NotDoneError,
     OtherCrawlError,
     Outcome,
-    given_up,
+    unreadable_start,
 )
 from tests.support.servers import wait_until
 from tests.support.shared_crawl import ONE, PLACES, Node, crawl_keys, node, result_of
@@ -393,11 +393,22 @@ def test_start_requests_of_users_are_taken_once(client: Redis, one: Node, kind: 
     assert {text, other_text} >= {b"first", b"second"} or kind in ("set", "stream")
     assert client.exists("starts") == (kind == "stream")
     assert client.type("starts") != b"stream" or client.xlen("starts") == 0
-    new = [NewRequest(PLACES.new_place("a", 0), text, claim=claim), given_up(another)]
+    new = [NewRequest(PLACES.new_place("a", 0), text, claim=claim), unreadable_start(another)]
     assert one.pushes(*new, *new) == [True] * 4
     late = NewRequest(PLACES.new_place("a", 0), text, claim=claim)
     assert dead.pushes(late) == [True]
     assert (one.queued, client.exists(one.keys.key("claims"))) == (1, 0)
+    assert one.size.set_aside == 1
+    one.works(one.pop())
+    reply = one.idles()
+    assert (reply.next_step, reply.missing.set_aside) == (NextStep.CLOSE, 1)
+    assert (result_of(one.retry()), one.size.queued) == (1, 1)
+    without_key = node(client, "without the key")
+    assert without_key.idles().next_step is NextStep.TAKE_STARTS
+    assert result_of(without_key.take_starts(None, 1)) == [(another, other_text)]
+    assert without_key.pushes(NewRequest(PLACES.new_place("a", 0), other_text, claim=another))
+    assert without_key.idles(without_key.pop()).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
 
 
 def test_what_the_nodes_have_counted_is_summed(client: Redis, one: Node, two: Node) -> None:

@@ -104,9 +104,16 @@ def test_requests_are_added_from_wherever_they_are(
         (["a"], "line 1: 'a': Missing scheme in request url: a"),
         (['"https://a.example/"'], "line 1: '\"https://a.example/\"': no scheme or no host in"),
         (["https://"], "line 1: 'https://': no scheme or no host in request url: https://"),
-        (['{"meta": {}}'], "line 1: '{\"meta\": {}}' has no url"),
-        (['{"url": "https://a/", "x": 1}'], "line 1: 'x' is none of url, method, "),
-        (['{"url": "https://a/", "priority": "x"}'], "line 1: priority = 'x': allowed is int"),
+        (['{"meta": {}}'], "line 1: '{\"meta\": {}}': no url"),
+        (['{"meta": }'], "line 1: '{\"meta\": }': not JSON: Expecting value"),
+        (
+            ['{"url": "https://a/", "x": 1}'],
+            'line 1: \'{"url": "https://a/", "x": 1}\': \'x\' is none of url, method, ',
+        ),
+        (
+            ['{"url": "https://a/", "priority": "x"}'],
+            'line 1: \'{"url": "https://a/", "priority": "x"}\': priority = \'x\': allowed is int',
+        ),
         (["https://a.example/4", "-f", str(file)], "give URLs or -f FILE, not both"),
         (["-f", "none"], "none: No such file"),
     ):

@@ -249,11 +249,23 @@ def test_start_requests_of_users_come_before_the_end() -> None:
     node.reply(call, [(b"1", b"http://a/"), (b"2", b"no URL")])
     sent = node.exchange()
     assert [new.claim for new in sent.new] == [b"1", b"2"]
-    assert [bool(new.place) for new in sent.new] == [True, False], "the second is given up"
+    assert [bool(new.place) for new in sent.new] == [True, False], "the second is set aside"
     call = node.idles()
     assert isinstance(call, StartsCall)
     node.reply(call, [])
     assert isinstance(node.call(), IdleCall)
+
+
+def test_a_node_without_the_users_key_takes_what_another_has_left_of_it(node: Node) -> None:
+    assert node.asks() is None
+    node.exchange()
+    wakes = node.engine.wakes
+    node.reply(node.idles(), IdleReply(NextStep.TAKE_STARTS, 0.0, [], 0))
+    assert (node.state.has_work.is_set(), node.engine.wakes) == (True, wakes + 1)
+    call = node.call()
+    assert call == StartsCall(None)
+    node.reply(call, [(b"1", b"http://a/")])
+    assert [new.claim for new in node.exchange().new] == [b"1"]
 
 
 def test_a_key_of_another_type_ends_the_node_and_does_not_stop_it() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from scrapy import Request
+from scrapy import FormRequest, Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from twisted.python.failure import Failure
@@ -31,7 +31,7 @@ from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import crawl_keys, result_of
+from tests.support.shared_crawl import result_of
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
@@ -585,8 +585,48 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
             node.fetch(request, Response(request.url))
         node.finish(first, second)
         await node.idles()
-        assert crawl_keys(client) == []
+        assert node.closes("finished")
     assert "'nothing' is not a method of the spider" in caplog.text
+    assert "ends without the requests that are set aside: 2. scrapy frontier retry" in caplog.text
+
+
+LINES: list[tuple[dict[str, Any], str]] = [
+    ({"q": "red shoes", "page": 2}, "GET http://a/find?q=red+shoes&page=2 "),
+    (
+        {"method": "post", "q": "ü", "size": ["40", 41.5]},
+        "POST http://a/find?old=1 q=%C3%BC&size=40&size=41.5",
+    ),
+    ({"method": "POST", "q": {"nested": 1}}, "q = {'nested': 1}: allowed in a form are texts, "),
+    (
+        {"method": "POST", "q": None},
+        "q = None: allowed in a form are texts, numbers, lists of them",
+    ),
+    ({"method": "POST", "q": "shoes", "body": "b"}, "}': a body, and a form: q. scrapy frontier"),
+    ({"priority": 1.5}, "priority = 1.5: allowed is int"),
+]
+
+
+@pytest.mark.parametrize(("fields", "found"), LINES)
+async def test_start_requests_in_users_key_have_forms_as_for_scrapy_redis(
+    client: Redis, caplog: Logged, fields: dict[str, Any], found: str
+) -> None:
+    client.rpush("starts", json.dumps({"url": "http://a/find?old=1", **fields}), "http://a/last")
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        request = await node.start()
+        if request.url == "http://a/last":
+            assert found in caplog.text
+        else:
+            assert f"{request.method} {request.url} {request.body.decode()}" == found
+            is_form = b"Content-Type" in request.headers
+            assert is_form == (request.method == "POST")
+            assert isinstance(request, FormRequest)
+
+
+async def test_users_entries_of_another_encoding_are_set_aside(client: Redis) -> None:
+    client.rpush("starts", "http://a/caf\xe9".encode("latin-1"), "http://a/last")
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        assert (await node.start()).url == "http://a/last"
+        await eventually(lambda: client.hlen(node.key("aside")) == 1)
 
 
 async def test_users_fill_a_stream_with_start_requests(client: Redis) -> None:
