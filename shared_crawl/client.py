@@ -19,6 +19,7 @@ from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import Call, Script, run_scripts
 from shared_crawl.counts import Counts, commands_for
+from shared_crawl.identity import other_work
 from shared_crawl.keys import CrawlKeys, site_of
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.sums import NO_STATS
@@ -27,10 +28,8 @@ CALL_TIMEOUT_S = 3.0
 TRIES_BEFORE_ALONE = 2  # as in common.lua
 RETRIED_AT_ONCE = 1000  # requests in a call
 
-NODES_SCRIPTS = ("join", "sync", "idle", "leave")
-SCRIPTS = {
-    name: Script(name, "shared_crawl") for name in (*NODES_SCRIPTS, "take_starts", "end", "retry")
-}
+NODES_SCRIPTS = ("join", "sync", "idle", "leave", "retry")
+SCRIPTS = {name: Script(name, "shared_crawl") for name in (*NODES_SCRIPTS, "take_starts", "end")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +257,9 @@ class CrawlClient:
     is more than what is queued, keys were evicted or deleted, and the rest is queued again. At the
     end all keys but `run` and `stats` are deleted. These two are kept for 30 days, so that a node
     that is started late, or again, does not begin the crawl once more. If requests were set aside
-    or have failed, these, `seen` and `budgets` are kept, too. A run without a page is not done, nor
-    is one of whose requests the server has lost the data: the next node begins anew.
+    or have failed, these, `seen` and `budgets` are kept, too. A run without a page is not done: the
+    next node goes on with what has failed, or begins anew. So it does if the server has lost data
+    of requests.
 
     A waiting node has a channel of its own, `node:<node>`: a message tells it to ask again. A
     server at its `maxmemory` refuses joining nodes and new requests; everything else goes on there.
@@ -297,8 +297,9 @@ class CrawlClient:
         self, identity: dict[str, str] | None = None, new_run: bool = False
     ) -> tuple[int, dict[str, str]]:
         """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
-        last one has ended. `identity` must be equal on all nodes; a caller that takes no requests
-        has None. Returns the number of unfinished requests, and the nodes' identity, if known.
+        last one has ended. If that one has fetched nothing, go on with what has failed in it, or
+        begin it anew. `identity` must be equal on all nodes; a caller that takes no requests has
+        None. Returns the number of unfinished requests, and the nodes' identity, if known.
 
         Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
         """
@@ -311,6 +312,11 @@ class CrawlClient:
             raise CrawlEndedError(Missing(*missing), ago_ms / 1000, of_run, in_common)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
+        if run == b"failed":
+            is_other = identity is not None and other_work(identity, json.loads(rest[0] or b"{}"))
+            if not is_other:
+                await self.retry()
+            return await self.join(identity, bool(is_other))
         self.run = run
         unfinished, in_common, self.run_before, self._salt = rest
         return unfinished, json.loads(in_common or b"{}")

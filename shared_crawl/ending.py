@@ -57,7 +57,7 @@ class CrawlEnd:
         else:
             logger.error(
                 "The crawl %r has fetched nothing, so it does not count as done: the next node "
-                "that is started begins it anew",
+                "that is started tries again",
                 self._crawl,
             )
 

@@ -4,7 +4,8 @@
 -- requests; 1 if the run is to begin though the last one has ended.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints. Or "ended" with the time since then (ms), the run's id, its nodes'
--- identity, and what is `missing`; or "other" with the nodes' identity if the caller's is not the same; then
+-- identity, and what is `missing`; or "failed" with the nodes' identity if the last run has no page, and has
+-- requests to be tried again; or "other" with the nodes' identity if the caller's is not the same. Then
 -- nothing is changed.
 
 @include(shared/common)
@@ -14,9 +15,13 @@ local identity = next_argument()
 local may_begin_again = next_number() == 1
 local of_run = redis.call('HGET', run, 'identity')
 
--- A run without a page, or with lost requests, is not done: the next node begins it anew.
-may_begin_again = may_begin_again or redis.call('HGET', run, 'undone') == run_id
-if ended and not may_begin_again then
+-- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
+-- what has failed, as users may have fed it.
+local is_undone = redis.call('HGET', run, 'undone') == run_id
+local set_aside_now, failed_now, _, lost = missing()
+if ended and is_undone and not may_begin_again and lost == 0 and set_aside_now + failed_now > 0 then
+  return { 'failed', of_run or '' }
+elseif ended and not (may_begin_again or is_undone) then
   return { 'ended', WALL - ended, run_id, of_run or '', missing() }
 elseif not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }

@@ -20,6 +20,7 @@ for i = 1, #found, 2 do
   end
 end
 if #found > 0 and ended then
+  if redis.call('HGET', run, 'undone') == run_id then redis.call('HDEL', run, 'identity') end
   redis.call('HDEL', run, 'ended', 'undone')
   for _, key in ipairs(kept_after_end) do
     redis.call('PERSIST', key)

@@ -204,18 +204,41 @@ def test_what_has_failed_can_be_tried_again(client: Redis, one: Node) -> None:
 
 
 def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, two: Node) -> None:
-    one.push(b"down", fingerprint="a")
-    one.finishes(one.pop(), Outcome.FAILED)
+    one.push(b"forbidden", fingerprint="a")
+    one.finishes(one.pop(), Outcome.NOTHING)
     assert one.idles().next_step is NextStep.CLOSE_UNDONE
     with pytest.raises(NotDoneError):
         two.idles()
     late = node(client, "late")  # no new run was asked for
     with pytest.raises(NotDoneError):
         two.works()
-    assert late.push(b"down", fingerprint="a")
+    assert late.push(b"forbidden", fingerprint="a")
     assert late.idles(late.pop()).next_step is NextStep.CLOSE
     with pytest.raises(CrawlEndedError):
         node(client, "later")
+
+
+@pytest.mark.parametrize("joins", ["the same", "another version", "an operator", "another spider"])
+def test_after_a_run_that_has_fetched_nothing_the_same_is_tried_again(
+    client: Redis, joins: str
+) -> None:
+    """Users may have fed it, and their key has it no more."""
+    identity = {"spider": "books", "CRAWL_VERSION": "1"}
+    one, late = (Node(client, "books", name) for name in ("one", "late"))
+    result_of(one.join(identity))
+    one.pushes(one.new(b"down"), one.new(b"dropped", fingerprint="a"))
+    one.finishes(one.pop(), Outcome.FAILED)
+    one.finishes(one.pop(), Outcome.NOTHING)
+    client.hset(one.keys.key("claims"), "1", f"{one.node}\0no URL")
+    one.pushes(unreadable_start(b"1"))
+    assert one.idles().next_step is NextStep.CLOSE_UNDONE
+    changes = {"another version": {"CRAWL_VERSION": "2"}, "another spider": {"spider": "music"}}
+    is_other = joins == "another spider"
+    by = None if joins == "an operator" else {**identity, **changes.get(joins, {})}
+    assert result_of(late.join(by)) == (0 if is_other else 1, by or {})
+    assert late.push(b"dropped", fingerprint="a") == is_other
+    assert late.pop().data == (b"dropped" if is_other else b"down")
+    assert result_of(late.take_starts(None, 9)) == ([] if is_other else [(b"1", b"no URL")])
 
 
 def test_a_run_that_goes_on_after_nothing_was_fetched_ends_as_any(one: Node, two: Node) -> None:
