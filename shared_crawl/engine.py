@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping, Set
+from collections.abc import AsyncIterator, Callable, Container, Iterable, MutableMapping, Set
 from http.cookiejar import Cookie
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from scrapy import Request, signals
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.pqueues import DownloaderInterface
 from scrapy.utils.reactor import is_reactor_installed
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.scrapy.engine import Engine
 
 if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
     from scrapy.http.cookies import CookieJar
 
 Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 """Passes a spider's start requests on, each when it is time."""
+
+
+class OpenSlots(DownloaderInterface):
+    """The slots of Scrapy's downloader, without those of full sites.
+
+    A slot is named after its site, unless `download_slot` in a request's meta names it: then only
+    the downloader knows which sites it has, and it is never left out.
+    """
+
+    def __init__(self, crawler: Crawler, sites: Container[str]) -> None:
+        super().__init__(crawler)
+        self._sites = sites
+
+    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
+        """The load and the name of each slot open to the queue."""
+        return super().stats(
+            slot for slot in possible_slots if slot not in self._sites or not self.is_full(slot)
+        )
+
+    def is_full(self, site: str) -> bool:
+        """True if a further request of this site would wait in its slot."""
+        slot = self.downloader.slots.get(site)
+        return slot is not None and len(slot.active) >= slot.concurrency
 
 
 class CrawlEngine(Engine):

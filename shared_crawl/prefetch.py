@@ -11,18 +11,24 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
+from scrapy.pqueues import DownloaderAwarePriorityQueue
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.python.failure import Failure
 
-from semaphore_middleware.scrapy.engine import PageIncompleteError, RobotsTxtUnreadableError
+from semaphore_middleware.scrapy.engine import (
+    PageIncompleteError,
+    RobotsTxtUnreadableError,
+    pass_over_saturated_scopes,
+)
 from shared_crawl.client import (
     NO_DEMAND,
     Demand,
     Outcome,
     TakenRequest,
 )
+from shared_crawl.engine import OpenSlots
 
 # Numbers of requests.
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
@@ -39,9 +45,10 @@ class Prefetch:
     """A few requests taken ahead, so that the engine need not wait for the server. No I/O.
 
     A request is ready until the engine starts it, and started until the engine has finished with
-    it. Ready requests are kept in a queue of the class in `SCHEDULER_PRIORITY_QUEUE`. If that class
-    skips full sites, as the add-on's does, no requests of full sites are taken: here they could
-    only wait, on the server any node can take them.
+    it. Ready requests are kept in a queue of the class in `SCHEDULER_PRIORITY_QUEUE`. That of the
+    add-on skips full sites, and so does Scrapy's own here: a site is full when its slot in the
+    downloader is. No requests of full sites are taken: here they could only wait, on the server any
+    node can take them.
 
     At most `PREFETCH_TARGET` requests of sites that are not full are ready, plus up to
     `SITE_BATCH + SITE_ENOUGH - 1` requests per site taken before the site was known to be full. In
@@ -50,9 +57,9 @@ class Prefetch:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._queue = self._new_queue()
         self._ready: dict[Request, TakenRequest] = {}
         self._ready_of_site: Counter[str] = Counter()
+        self._queue = self._new_queue()
         self._started: dict[Request, TakenRequest] = {}
         self._is_closing = False  # the spider
         self.engine_waits = False
@@ -69,7 +76,13 @@ class Prefetch:
             queue_class, self._crawler, downstream_queue_cls=FifoMemoryQueue, key=""
         )
         self.site_of: Callable[[Request], str] = getattr(queue, "site_of", _host_of)
-        self._is_full: Callable[[str], bool] = getattr(queue, "is_full", _never)
+        is_full = getattr(queue, "is_full", None)
+        if is_full is None:
+            slots = OpenSlots(self._crawler, self._ready_of_site)
+            is_full = slots.is_full
+            if isinstance(queue, DownloaderAwarePriorityQueue):
+                pass_over_saturated_scopes(queue, slots)
+        self._is_full: Callable[[str], bool] = is_full
         return queue
 
     @property
@@ -241,7 +254,3 @@ class Prefetch:
 
 def _host_of(request: Request) -> str:
     return urlparse_cached(request).hostname or ""
-
-
-def _never(_: str) -> bool:
-    return False

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
@@ -92,7 +93,13 @@ class FakeEngine:
         self._slot = SimpleNamespace(
             inprogress=set(), nextcall=SimpleNamespace(schedule=self.woken.set)
         )
-        self.downloader = SimpleNamespace(fetch=lambda _: succeed(self.response))
+        self.downloader = SimpleNamespace(
+            fetch=lambda _: succeed(self.response),
+            slots={},
+            get_slot_key=lambda request: (
+                request.meta.get("download_slot") or urlsplit(request.url)[1]
+            ),
+        )
         self.response: Response | Request | Failure = Response("http://a/")
         self.scraper = SimpleNamespace(spidermw=self)
 

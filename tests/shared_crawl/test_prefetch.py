@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from redis import Redis
@@ -72,6 +73,31 @@ async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: Patch) -
         assert node.scheduler.has_pending_requests()
         SitesQueue.full.clear()
         for _ in range(49):
+            await node.start()
+
+
+@pytest.mark.parametrize("queue", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
+async def test_without_the_add_on_a_site_is_full_when_its_slot_is(
+    client: Redis, queue: str
+) -> None:
+    sites = [f"full-{number}" for number in range(10)]
+    async with joined(client, SCHEDULER_PRIORITY_QUEUE=f"scrapy.pqueues.{queue}") as node:
+        slots = node.engine.downloader.slots
+        for slot in (*sites, "of many sites"):
+            slots[slot] = SimpleNamespace(active=[1, 2], concurrency=2)
+        node.enqueue(*(url for site in sites for url in urls(site, 12)))
+        node.enqueue(*urls("free", 50), meta={"download_slot": "of many sites"})
+        await node.has_unfinished(170)
+        begun: set[str] = set()
+        while len(begun) < 50:
+            request = await node.start()
+            begun |= {request.url} & set(urls("free", 50))
+        in_progress = len(node.engine._slot.inprogress)
+        skips = queue == "DownloaderAwarePriorityQueue"
+        assert in_progress == 50 if skips else in_progress < 170
+        for slot in slots.values():
+            slot.active.clear()
+        for _ in range(170 - in_progress):
             await node.start()
 
 

@@ -778,7 +778,7 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         assert (await node.start()).url == "http://a/next"
 
 
-async def test_without_the_add_on_a_site_is_a_host_and_never_full(client: Redis) -> None:
+async def test_without_the_add_on_a_site_is_a_host(client: Redis) -> None:
     queue = "scrapy.pqueues.ScrapyPriorityQueue"
     async with joined(client, SCHEDULER_PRIORITY_QUEUE=queue) as node:
         node.enqueue("http://a:1/", "http://a:2/", "http://b/")
