@@ -116,8 +116,8 @@ class CrawlEngine(Engine):
         """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, even
         if it does not wait for its spider. For a scheduler's `open`.
 
-        Scrapy ends the process at once, with status 0, if it is stopped while the spider is being
-        opened, and if it is stopped twice. Its commands check the crawl's task at the task's end.
+        Scrapy ends the process at once, with status 0, if it is stopped twice. Its commands check
+        the crawl's task at the task's end.
         """
         crawl = asyncio.current_task()
         if crawl is None or not is_reactor_installed():

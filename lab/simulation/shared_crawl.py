@@ -280,6 +280,7 @@ class _ScrapyEngine:
     def __init__(self, node: CrawlNode) -> None:
         self.node = node
         self.running = True
+        self.spider: object = node  # as long as it is open
         self.open_at: Counter[str] = Counter()
         self._start: AsyncIterator[Request] | None = self.start()
         self._slot = SimpleNamespace(inprogress=set(), nextcall=self)
@@ -415,7 +416,12 @@ class _ScrapyEngine:
         await self.node.scheduler.close(reason)
         self.node.crawler.signals.send(signals.spider_closed)
         self.node.feed.flush()
+        self.spider = None
+        await self.node.crawler.stop_async()
         self.node.on_closed(reason)
+
+    async def stop_async(self) -> None:
+        """A crawler's, for an engine that does not run yet, or no longer."""
 
 
 # Nodes, and what they are judged by --------------------------------------------------------------
@@ -507,6 +513,7 @@ class CrawlNode:
             request_fingerprinter=RequestFingerprinter(),
             get_extension=lambda _: exporter,
             crawling=True,
+            stop_async=self.engine.stop_async,
         )
         self.crawler.spider = self.spider = Spider("simulated")
         self.spider.crawler, self.spider.settings = self.crawler, settings
@@ -845,8 +852,9 @@ class Crawl:
             case "close":
                 node.away_s, node.is_stopped = fault.seconds, True
                 node.crawler.crawling = False
-                if node.engine.is_open:
-                    node.host.spawn(node.engine.close_spider_async(reason="shutdown"))
+                engine, stop = node.engine, node.crawler.stop_async
+                is_open = engine.is_open
+                node.host.spawn(engine.close_spider_async(reason="shutdown") if is_open else stop())
             case _:
                 return self.faults.strike_link(fault, node.host)
         return None

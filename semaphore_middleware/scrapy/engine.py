@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +24,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
-from semaphore_middleware.model.validation import not_allowed
+from semaphore_middleware.model.validation import LONGEST_S, not_allowed
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -34,8 +36,6 @@ ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 CLOSES = "_semaphore_closes_when_opened"
 """An attribute of a crawler, as its components have an `Engine` each."""
-STOP_CHECK_INTERVAL_S = 0.5
-"""Between two checks for a stop, while a crawl waits for its server."""
 
 T = TypeVar("T")
 
@@ -183,28 +183,67 @@ class Engine:
         timeout: float | None,
         why: Callable[[], Exception | None],
     ) -> T:
-        """Await the attempts to reach a server while the crawl is being opened. A stop of the crawl
-        sends no signal then, so it is checked regularly.
+        """Await the attempts to reach a server while the crawl is being opened.
 
-        Raises `CloseSpider` after a stop, and `ServerUnreachableError` `timeout` seconds after the
-        beginning of the crawl. `why()` is the error of the last attempt.
+        Raises `CloseSpider` after a stop or CLOSESPIDER_TIMEOUT, which Scrapy counts only when the
+        spider is open; and `ServerUnreachableError` `timeout` seconds after the beginning of the
+        crawl. `why()` is the error of the last attempt.
         """
+        now = time.monotonic()
+        give_up_in = math.inf if timeout is None else max(0.0, self._made_at + timeout - now)
+        close_in = self._crawler.settings.getfloat("CLOSESPIDER_TIMEOUT") or math.inf
+        stopped = self._end_of_opening()
         task = asyncio.ensure_future(attempts)
         try:
-            while not task.done():
-                if self._can_be_stopped and not self._crawler.crawling:
-                    raise CloseSpider("shutdown")
-                await asyncio.wait({task}, timeout=STOP_CHECK_INTERVAL_S)
-                is_late = timeout is not None and time.monotonic() - self._made_at > timeout
-                if is_late and not task.done():
-                    raise ServerUnreachableError(
-                        f"gave up on {server} after SEMAPHORE_START_TIMEOUT ({timeout:g} s): "
-                        f"{why() or 'no answer'}"
-                    )
-            return await task
+            longest = min(give_up_in, close_in, LONGEST_S)
+            waited_for: set[asyncio.Future[Any]] = {task, stopped}
+            await asyncio.wait(waited_for, timeout=longest, return_when=FIRST_COMPLETED)
+            if stopped.done():
+                raise CloseSpider(stopped.result())
+            if task.done():
+                return await task
+            if close_in < give_up_in:
+                raise CloseSpider("closespider_timeout")
+            raise ServerUnreachableError(
+                f"gave up on {server} after SEMAPHORE_START_TIMEOUT ({timeout:g} s): "
+                f"{why() or 'no answer'}"
+            )
         finally:
+            stopped.cancel()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def _end_of_opening(self) -> asyncio.Future[str]:
+        """A future of the reason why the spider is to be closed before it is open. Whoever stops or
+        closes it waits for its end.
+
+        `stop_async` and `close_spider_async` are replaced: the first only stops a running engine,
+        so the process would end at once; the second closes a spider while it is being opened.
+        """
+        crawler, engine = self._crawler, self._crawler.engine
+        stop, close = crawler.stop_async, engine.close_spider_async
+        stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        closed = asyncio.Event()
+
+        async def end(reason: str) -> None:
+            stopped.set_result(reason)
+            await closed.wait()
+
+        async def stop_async() -> None:
+            await stop()
+            if engine.spider is None:  # the engine calls this at the spider's end, too
+                closed.set()
+            elif not stopped.done():
+                await end("shutdown")
+
+        async def close_spider_async(*, reason: str = "cancelled") -> None:
+            await (close(reason=reason) if stopped.done() else end(reason))
+
+        setattr(crawler, "stop_async", stop_async)  # noqa: B010
+        setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
+        if self._can_be_stopped and not crawler.crawling:
+            stopped.set_result("shutdown")
+        return stopped
 
     def close_when_opened(self, reason: str) -> None:
         """Close the spider as soon as it is open. A `CloseSpider` raised earlier, in a scheduler's

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,46 @@ async def test_stopped_while_it_waits_for_its_server(server: RedisServer, site: 
     server.start()
     await crawls[1].gave_back(1, site)
     assert site.arrivals == ["/page/"]
+
+
+AWAY = {"SEMAPHORE_REDIS_URL": NOWHERE, "REDIS_URL": NOWHERE}
+SHARED_TOO = {**ADD_ON, "SCHEDULER": "shared_crawl.Scheduler"}
+NO_REACTOR = ("-s", "TWISTED_REACTOR_ENABLED=False")
+
+
+@pytest.mark.parametrize("options", [(), NO_REACTOR], ids=["reactor", "no reactor"])
+@pytest.mark.parametrize(("by", "status"), [(ADD_ON, 0), (SHARED_TOO, 1)], ids=["own", "shared"])
+async def test_a_process_that_is_stopped_while_it_waits_for_its_server_ends_in_order(
+    tmp_path: Path, by: By, status: int, options: tuple[str, ...]
+) -> None:
+    timeout = {"CLOSESPIDER_TIMEOUT": 0.3}
+    async with (
+        scrapy(tmp_path, options=options, **by, **AWAY) as signalled,
+        scrapy(tmp_path, options=options, **by, **AWAY, **timeout) as timed,
+    ):
+        await signalled.says("cannot reach")
+        signalled.send(signal.SIGTERM)
+        for crawl, reason in ((signalled, "shutdown"), (timed, "closespider_timeout")):
+            assert await crawl.ended() == status
+            assert crawl.stat("finish_reason") == reason
+            assert f"Spider closed ({reason})" in crawl.log
+            # Scrapy itself leaves these open, if a crawl ends before it begins.
+            assert {line.partition("ERROR: ")[2] for line in crawl.errors} <= {
+                "Unclosed client session"
+            }
+            assert "Traceback" not in crawl.log
+
+
+async def test_who_closes_a_spider_that_waits_for_its_server_waits_for_its_end(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    server.kill()
+    crawl = crawl_of(server, site)
+    await eventually(lambda: "cannot reach" in caplog.text)
+    await crawl.crawler.engine.close_spider_async(reason="enough")
+    assert crawl.stat("finish_reason") == "enough"
+    await crawl.finished()
+    assert errors(caplog) == []
 
 
 Why = Callable[[RedisServer, Site], tuple[str, str]]  # an address, and what is said of it
