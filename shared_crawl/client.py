@@ -24,6 +24,10 @@ from shared_crawl.keys import CrawlKeys, site_of
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.sums import NO_STATS
 
+VERSION = "2"
+"""The version of keys and scripts: nodes share a run only with nodes of the same one. Change it if
+nodes of the one before would not understand what is new.
+"""
 CALL_TIMEOUT_S = 3.0
 TRIES_BEFORE_ALONE = 2  # as in common.lua
 RETRIED_AT_ONCE = 1000  # requests in a call
@@ -198,10 +202,24 @@ class WrongTypeError(Exception):
 class OtherCrawlError(Exception):
     """The crawl of this name has another spider, other arguments, or another version."""
 
-    def __init__(self, identity: dict[str, str]) -> None:
-        super().__init__("the crawl of this name is another one")
+    def __init__(
+        self, identity: dict[str, str], text: str = "the crawl of this name is another one"
+    ) -> None:
+        super().__init__(text)
         self.identity = identity
         """The identity of that crawl's nodes."""
+
+
+class OtherVersionError(OtherCrawlError):
+    """The crawl's run is one of another `VERSION`."""
+
+    def __init__(self, crawl: str, version: bytes) -> None:
+        super().__init__(
+            {},
+            f"the crawl {crawl!r} is in use by another version of this package (shared crawl "
+            f"{version.decode('utf-8', 'replace') or '1'}, this one uses {VERSION}): let that one "
+            f"end it; or forget it, with scrapy frontier drop {crawl}",
+        )
 
 
 class CrawlLostError(RunOverError):
@@ -223,7 +241,8 @@ class CrawlClient:
 
     A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
 
-        run       hash    id: random, new for each run of the crawl; its nodes' identity; pages
+        run       hash    id: random, new for each run of the crawl; its version; its nodes'
+                          identity; pages
                           fetched; the crawl's clock; when the run has ended; the id before; the
                           last run that is not done; whether an operator ends it; the salt of
                           shortened fingerprints; whether `seen` has times; how many requests are
@@ -301,15 +320,18 @@ class CrawlClient:
         begin it anew. `identity` must be equal on all nodes; a caller that takes no requests has
         None. Returns the number of unfinished requests, and the nodes' identity, if known.
 
-        Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
+        Raises `CrawlEndedError` if the last run has ended, `OtherCrawlError` and its
+        `OtherVersionError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
         run, *rest = await self._call(
-            "join", chance.token(8), packed, int(new_run), though_full=False
+            "join", VERSION, chance.token(8), packed, int(new_run), though_full=False
         )
         if run == b"ended":
             ago_ms, of_run, in_common, *missing = rest
             raise CrawlEndedError(Missing(*missing), ago_ms / 1000, of_run, in_common)
+        if run == b"version":
+            raise OtherVersionError(self.settings.name, rest[0])
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
         if run == b"failed":

@@ -35,6 +35,7 @@ from shared_crawl.client import (
     CrawlClient,
     CrawlEndedError,
     OtherCrawlError,
+    OtherVersionError,
     WrongTypeError,
 )
 from shared_crawl.engine import CrawlEngine
@@ -239,7 +240,9 @@ class Scheduler(BaseScheduler):
 
     def _log_misfit(self, error: Exception) -> None:
         self.failed = True
-        if isinstance(error, OtherCrawlError):
+        if isinstance(error, OtherVersionError):
+            logger.error("%s%s", str(error)[:1].upper(), str(error)[1:])
+        elif isinstance(error, OtherCrawlError):
             logger.error(
                 "The crawl %r is another one: %s. Choose another name in CRAWL; or, where both can "
                 "read each other's requests, set CRAWL_VERSION to that of the crawl",

@@ -1,25 +1,28 @@
 -- Joins the crawl's run, or begins one. The node works from now on.
 -- KEYS: see shared/common.lua.
--- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing from a caller that takes no
--- requests; 1 if the run is to begin though the last one has ended.
+-- ARGV: the version of keys and scripts; the id of a new run; the identity of its nodes (JSON), or nothing
+-- from a caller that takes no requests; 1 if the run is to begin though the last one has ended.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints. Or "ended" with the time since then (ms), the run's id, its nodes'
 -- identity, and what is `missing`; or "failed" with the nodes' identity if the last run has no page, and has
--- requests to be tried again; or "other" with the nodes' identity if the caller's is not the same. Then
--- nothing is changed.
+-- requests to be tried again; or "other" with the nodes' identity if the caller's is not the same; or
+-- "version" with that of a run under way. Then nothing is changed.
 
 @include(shared/common)
 
+local version = next_argument()
 local new_run = next_argument()
 local identity = next_argument()
 local may_begin_again = next_number() == 1
-local of_run = redis.call('HGET', run, 'identity')
+local of_run, version_of_run = unpack(redis.call('HMGET', run, 'identity', 'version'))
 
 -- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
 -- what has failed, as users may have fed it.
 local is_undone = redis.call('HGET', run, 'undone') == run_id
 local set_aside_now, failed_now, _, lost = missing()
-if ended and is_undone and not may_begin_again and lost == 0 and set_aside_now + failed_now > 0 then
+if run_id and not ended and version_of_run ~= version then
+  return { 'version', version_of_run or '' }
+elseif ended and is_undone and not may_begin_again and lost == 0 and set_aside_now + failed_now > 0 then
   return { 'failed', of_run or '' }
 elseif ended and not (may_begin_again or is_undone) then
   return { 'ended', WALL - ended, run_id, of_run or '', missing() }
@@ -28,13 +31,14 @@ elseif not ended and of_run and identity ~= '' and of_run ~= identity then
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
 if ended or not run_id then
-  if ended and recrawl_after_s > 0 and is_timed() then
+  if ended and version_of_run == version and recrawl_after_s > 0 and is_timed() then
     redis.call('PERSIST', seen)
   else
     redis.call('UNLINK', seen)
     redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
   end
-  redis.call('HSET', run, 'id', new_run, 'previous', run_id or '', 'unfinished', redis.call('HLEN', requests))
+  redis.call('HSET', run, 'id', new_run, 'version', version, 'previous', run_id or '',
+    'unfinished', redis.call('HLEN', requests))
   run_id, of_run = new_run, nil
   redis.call('HDEL', run, 'ended', 'identity', 'pages', 'lost')
   redis.call('PERSIST', run)

@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
+from shared_crawl.client import VERSION
 from tests.crawler.conftest import (
     HOST,
     StartScrapy,
@@ -63,6 +64,9 @@ def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> 
         site.latency = 0.0
         same = crawl(site, "-s", "CRAWL=shared")
         assert scrapy(*same, "-a", "deny=/page/7").fails_with("deny is")
+        client.hset("{crawl:shared}:run", "version", "1")
+        assert scrapy(*same).fails_with("'shared' is in use by another version of this package")
+        client.hset("{crawl:shared}:run", "version", VERSION)
         assert scrapy(*same).finishes()
         assert_each_page_was_asked_for_once(site)
     assert crawl_keys(client) == []

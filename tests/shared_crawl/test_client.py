@@ -10,6 +10,7 @@ from redis import Redis
 
 from semaphore_middleware.errors import ServerUnreachableError
 from shared_crawl.client import (
+    VERSION,
     CrawlEndedError,
     Demand,
     Ending,
@@ -17,6 +18,7 @@ from shared_crawl.client import (
     NextStep,
     NotDoneError,
     OtherCrawlError,
+    OtherVersionError,
     Outcome,
     unreadable_start,
 )
@@ -474,3 +476,34 @@ def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:
         assert taken.data == name.encode(errors="surrogateescape")
         assert one.idles(taken).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
+
+
+# Another version ---------------------------------------------------------------------------------
+
+
+def test_a_run_of_another_version_is_not_joined(client: Redis, one: Node) -> None:
+    one.fill(a=1)
+    for version in (None, "1"):
+        if version is None:
+            client.hdel(one.keys.key("run"), "version")
+        else:
+            client.hset(one.keys.key("run"), "version", version)
+        before = dump(client)
+        with pytest.raises(OtherVersionError, match=f"shared crawl 1, this one uses {VERSION}"):
+            node(client, "two")
+        assert dump(client) == before
+    one.drops()
+    one.joins(new_run=True)
+    assert node(client, "two").push(b"page")
+
+
+def test_an_ended_run_of_another_version_may_be_followed_by_one_of_this(client: Redis) -> None:
+    one = node(client, "one", recrawl_after=60.0)
+    one.push(b"page", fingerprint="a")
+    assert one.idles(one.pop()).next_step is NextStep.CLOSE
+    client.hset(one.keys.key("run"), "version", "1")
+    with pytest.raises(CrawlEndedError):
+        node(client, "two")
+    one.joins(new_run=True)
+    assert client.hget(one.keys.key("run"), "version") == VERSION.encode()
+    assert one.push(b"page", fingerprint="a"), "fingerprints are stored in another way"

@@ -57,6 +57,9 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
         ["music", "ended", *"00001001"],
     ]
     assert ran(server, "retry", "music") == (0, "music: 1 request is queued again.\n", "")
+    client.hset("{crawl:books}:run", "version", "1")
+    status, _, error = ran(server, "add", "books", "http://a/")
+    assert (status, "is in use by another version" in error) == (2, True)
     assert ran(server, "drop", "books") == (0, "books is dropped.\n", "")
     assert two.size.queued == 1
     told = ran(server, "status", "nothing")
