@@ -222,6 +222,15 @@ class OtherVersionError(OtherCrawlError):
         )
 
 
+class OtherBudgetsError(Exception):
+    """The nodes of the crawl have other budgets."""
+
+    def __init__(self, budgets: dict[str, int]) -> None:
+        super().__init__("the nodes of the crawl have other budgets")
+        self.budgets = budgets
+        """Those of the crawl's nodes, by setting."""
+
+
 class CrawlLostError(RunOverError):
     """The server has lost the crawl: all queued requests and all fingerprints."""
 
@@ -244,10 +253,10 @@ class CrawlClient:
         run       hash    id: random, new for each run of the crawl; its version; its nodes'
                           identity; pages
                           fetched; the crawl's clock; when the run has ended; the id before; the
-                          last run that is not done; whether an operator ends it; the salt of
-                          shortened fingerprints; whether `seen` has times; how many requests are
-                          unfinished, and at the end, left and lost; where the search for those
-                          that no queue has goes on
+                          last run that is not done; whether an operator ends it; the budgets; the
+                          salt of shortened fingerprints; whether `seen` has times; how many
+                          requests are unfinished, and at the end, left and lost; where the search
+                          for those that no queue has goes on
         nodes     zset    node -> until when it counts, ms
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
@@ -318,14 +327,22 @@ class CrawlClient:
         """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
         last one has ended. If that one has fetched nothing, go on with what has failed in it, or
         begin it anew. `identity` must be equal on all nodes; a caller that takes no requests has
-        None. Returns the number of unfinished requests, and the nodes' identity, if known.
+        None, and changes no budgets. Returns the number of unfinished requests, and the nodes'
+        identity, if known.
 
-        Raises `CrawlEndedError` if the last run has ended, `OtherCrawlError` and its
-        `OtherVersionError`.
+        Raises `CrawlEndedError` if the last run has ended, `OtherCrawlError`, its
+        `OtherVersionError`, and `OtherBudgetsError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
+        budgets = self.settings.budgets.values()
         run, *rest = await self._call(
-            "join", VERSION, chance.token(8), packed, int(new_run), though_full=False
+            "join",
+            VERSION,
+            chance.token(8),
+            packed,
+            int(new_run),
+            *budgets,
+            though_full=False,
         )
         if run == b"ended":
             ago_ms, of_run, in_common, *missing = rest
@@ -334,6 +351,8 @@ class CrawlClient:
             raise OtherVersionError(self.settings.name, rest[0])
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
+        if run == b"budgets":
+            raise OtherBudgetsError(dict(zip(self.settings.budgets, rest, strict=True)))
         if run == b"failed":
             is_other = identity is not None and other_work(identity, json.loads(rest[0] or b"{}"))
             if not is_other:
@@ -473,8 +492,7 @@ class CrawlClient:
         keys = keys or self.keys.all
         settings = self.settings
         head = (self.keys.channels, encoded(self.node), self.run, round(settings.lease * 1000))
-        limits = (settings.max_pages, settings.max_pages_per_site, round(settings.recrawl_after))
-        packed = (*head, *limits, *arguments)
+        packed = (*head, round(settings.recrawl_after), *arguments)
         call = Call(SCRIPTS[name], keys, packed, though_full=though_full)
         async with self.link.use() as connection:
             (reply,) = await run_scripts(connection, [call])

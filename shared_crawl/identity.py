@@ -31,7 +31,7 @@ def identity_of(
     }
 
 
-def differences(own: dict[str, str], other: dict[str, str]) -> str:
+def differences(own: Mapping[str, object], other: Mapping[str, object]) -> str:
     """The differences between this node and the crawl, in one line."""
     names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
     return "; ".join(

@@ -34,6 +34,7 @@ from semaphore_middleware.scrapy.engine import belongs_to_a_command, end_crawl
 from shared_crawl.client import (
     CrawlClient,
     CrawlEndedError,
+    OtherBudgetsError,
     OtherCrawlError,
     OtherVersionError,
     WrongTypeError,
@@ -122,7 +123,7 @@ class Scheduler(BaseScheduler):
                 self.settings.name,
             )
             self.engine.close_when_opened("finished")
-        except OtherCrawlError as error:
+        except (OtherCrawlError, OtherBudgetsError) as error:
             self._log_misfit(error)
             self.engine.close_when_opened("another_crawl")
         except (ServerRefusedError, ServerUnreachableError) as error:
@@ -248,6 +249,13 @@ class Scheduler(BaseScheduler):
                 "read each other's requests, set CRAWL_VERSION to that of the crawl",
                 self.settings.name,
                 differences(self.identity, error.identity),
+            )
+        elif isinstance(error, OtherBudgetsError):
+            logger.error(
+                "The nodes of the crawl %r have other budgets: %s. Set the same on all nodes; or "
+                "start this one when those have left, and the crawl goes on with its budgets",
+                self.settings.name,
+                differences(self.settings.budgets, error.budgets),
             )
         elif isinstance(error, WrongTypeError):
             logger.error(

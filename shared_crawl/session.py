@@ -17,6 +17,7 @@ from shared_crawl.client import (
     CrawlLostError,
     IdleReply,
     NotDoneError,
+    OtherBudgetsError,
     OtherCrawlError,
     RunOverError,
     SyncReply,
@@ -78,7 +79,7 @@ class CrawlSession:
         """Join the crawl and begin to send. `identity` must be equal on all nodes.
 
         Raises the errors of `Engine.reach`, `ServerRefusedError` if waiting would not help,
-        `CrawlEndedError` and `OtherCrawlError`.
+        `CrawlEndedError`, `OtherCrawlError` and `OtherBudgetsError`.
         """
         self._identity = identity
         settings = self._client.settings
@@ -254,7 +255,7 @@ class CrawlSession:
                     return
                 # The server has gone back to data from before this run.
                 await self._client.join(self._identity, new_run=True)
-        except OtherCrawlError as error:  # they were quicker
+        except (OtherCrawlError, OtherBudgetsError) as error:  # they were quicker
             self._on_misfit(error)
             self._state.end_crawl()
             return

@@ -98,6 +98,14 @@ class CrawlSettings:
             **checked(settings),
         )
 
+    @property
+    def budgets(self) -> dict[str, int]:
+        """The limits that all nodes share, by setting."""
+        return {
+            "CRAWL_MAX_PAGES": self.max_pages,
+            "CRAWL_MAX_PAGES_PER_SITE": self.max_pages_per_site,
+        }
+
 
 def _takes_last(queue: Any) -> bool:
     return issubclass(load_object(queue), LifoMemoryQueue)

@@ -17,6 +17,7 @@ from shared_crawl.client import (
     NewRequest,
     NextStep,
     NotDoneError,
+    OtherBudgetsError,
     OtherCrawlError,
     OtherVersionError,
     Outcome,
@@ -353,6 +354,48 @@ def test_a_site_has_so_many_pages_of_all_nodes(client: Redis) -> None:
     assert two.idles().next_step is NextStep.TAKE_MORE
     assert one.idles(one.pop()).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
+
+
+def test_nodes_that_take_part_have_the_same_budgets(client: Redis) -> None:
+    one = node(client, "one", max_pages_per_site=3)
+    one.fill(a=9)
+    taken = one.takes(Demand(2, 2))
+    before = dump(client)
+    for pages, of_site in ((0, 0), (3, 3), (0, 1)):
+        with pytest.raises(OtherBudgetsError) as refused:
+            node(client, "two", max_pages=pages, max_pages_per_site=of_site)
+        assert refused.value.budgets == {"CRAWL_MAX_PAGES": 0, "CRAWL_MAX_PAGES_PER_SITE": 3}
+    assert dump(client) == before
+    operator = Node(client, "books", "operator")
+    result_of(operator.join())
+    one.works(*taken, one.pop())
+    assert operator.pushes(operator.new()) == [False], "those of the run count"
+    operator.leaves()
+    assert one.idles().next_step is NextStep.CLOSE
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize(
+    ("before", "then", "more"), [(9, 2, 0), (9, 4, 1), (0, 2, 2), (2, 3, 1), (2, 0, 7)]
+)
+def test_a_stopped_crawl_goes_on_with_the_budgets_of_the_next_node(
+    client: Redis, before: int, then: int, more: int, is_killed: bool
+) -> None:
+    first = node(client, "first", max_pages_per_site=before)
+    first.fill(a=9)
+    taken = first.takes(Demand(4, 4))
+    first.works(*taken[:3])
+    if is_killed:
+        client.hincrbyfloat(first.keys.key("run"), "wall", -AN_HOUR_MS)  # nobody has called since
+    else:
+        first.leaves()
+    next_node = node(client, "next", max_pages_per_site=then)
+    fetched = 0
+    while next_node.idles().next_step is NextStep.TAKE_MORE:
+        taken = next_node.takes(Demand(9, 9))
+        fetched += len(taken)
+        next_node.works(*taken)
+    assert fetched == more
 
 
 def test_what_a_dead_node_had_of_a_sites_pages_goes_to_others(client: Redis) -> None:

@@ -64,9 +64,9 @@ class Node(CrawlClient):
         self.client = client
         _clients.append(self)
 
-    def joins(self, new_run: bool = False) -> None:
+    def joins(self, identity: dict[str, str] | None = None, new_run: bool = False) -> None:
         """Join, and have nothing to do yet: unlike an idle node, it leaves the crawl open."""
-        result_of(self.join(new_run=new_run))
+        result_of(self.join(identity, new_run))
         self.client.zrem(self.keys.key("working"), self.node)
 
     def new(
@@ -139,7 +139,7 @@ def node(
 ) -> Node:
     """One that has joined."""
     shared = Node(client, crawl, name, lease=lease, **settings)
-    shared.joins()
+    shared.joins({})
     return shared
 
 

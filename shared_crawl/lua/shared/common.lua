@@ -1,8 +1,7 @@
 -- Included by every script of shared crawls: names for keys and arguments, and functions.
 -- KEYS: a crawl's, see `CrawlClient`.
 -- ARGV: the beginning of the nodes' channels; the calling node; its run; the length of its lease (ms); the
--- limits of the crawl's pages and of a site's, 0 for none; the seconds after which a fingerprint counts as
--- new again, 0 for never; then the script's own.
+-- seconds after which a fingerprint counts as new again, 0 for never; then the script's own.
 -- A place is a site, a zero byte, and 18 bytes in the order of the site's requests; no site has a zero byte.
 
 @include(semaphore_middleware.redis:shared/wall)
@@ -24,8 +23,6 @@ local channel_head = next_argument()
 local node = next_argument()
 local joined_run = next_argument()
 local lease_ms = next_number()
-local most_pages = next_number()
-local most_of_site = next_number()
 local recrawl_after_s = next_number()
 
 local END_KEPT_MS = 30 * DAY
@@ -37,8 +34,12 @@ local PAGE = '1' -- the outcome of a request; '0': neither
 local FAILED = '2'
 local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
 
-local run_id, ended, previous_run, wall, clock =
-  unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock'))
+local run_id, ended, previous_run, wall, clock, most_pages, most_of_site =
+  unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'most_pages', 'most_of_site'))
+
+-- The budgets: the most pages of the run, and of a site; 0: no limit. They are the run's, whoever calls.
+most_pages = tonumber(most_pages or 0)
+most_of_site = tonumber(most_of_site or 0)
 
 -- Leases are timed by the crawl's own clock. It follows the server's wall clock, in steps of a part of a
 -- lease at most, and never goes back: setting the wall clock ends no lease of a living node.
@@ -57,10 +58,10 @@ local function bounds_of(name)
   return '[' .. name .. '\0', '(' .. name .. '\1'
 end
 
--- The first of a name's members.
+-- The first of a name's members; without `most`, all of them, as Redis does for a number below 0.
 local function first_of(key, name, most)
   local first, last = bounds_of(name)
-  return redis.call('ZRANGE', key, first, last, 'BYLEX', 'LIMIT', 0, most)
+  return redis.call('ZRANGE', key, first, last, 'BYLEX', 'LIMIT', 0, most and math.max(0, most) or -1)
 end
 
 -- A turn after those of all other sites.
@@ -269,7 +270,7 @@ end
 -- of nodes that have failed with it, and whether it is the only one. In one step, so that a node with taken
 -- requests always has a lease. True if it had one.
 local function stop_working(name, give_back)
-  local members = first_of(taken, name, -1)
+  local members = first_of(taken, name)
   for _, member in ipairs(members) do
     local place = string.sub(member, #name + 2, -2)
     give_back(place, untake(name, place), #members == 1)
