@@ -61,6 +61,16 @@ class CrawlEnd:
                 self._crawl,
             )
 
+    def log_lost(self) -> None:
+        """Log the loss of a crawl that was nowhere but in the embedded server's memory."""
+        self.has_failed = True
+        logger.error(
+            "The embedded server has lost the crawl %r, which was in its memory only: this node "
+            "ends, and the next one that is started begins the crawl anew. A server that saves its "
+            "data keeps a crawl: set REDIS_URL to one",
+            self._crawl,
+        )
+
     def log_missing(self, missing: Missing) -> None:
         """Log how many requests the crawl ends without."""
         if missing.left:

@@ -438,6 +438,11 @@ class NodeState:
         self.end.log_undone(missing)
         self.end_crawl()
 
+    def end_lost(self) -> None:
+        """The crawl is lost with the embedded server."""
+        self.end.log_lost()
+        self.end_crawl()
+
     def leave(self) -> None:
         """From now on, take no requests, and only send."""
         self.prefetch.stop_taking()

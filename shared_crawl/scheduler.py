@@ -9,7 +9,8 @@ a crash a page may be fetched twice.
 While the server is unavailable, a node keeps the requests of its callbacks, and finishes nothing
 until they are queued. If the server has lost its data, fingerprints and queues are gone: each node
 queues its unfinished requests again, and the start URLs. So the crawl starts over, fetches its
-pages again, and counts `max_pages` from 0.
+pages again, and counts `max_pages` from 0. Where the embedded server has lost them, all nodes end,
+with an error.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from semaphore_middleware import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import CallTimeoutError, is_full
 from semaphore_middleware.redis.link import Subscription
 from shared_crawl.client import (
@@ -171,7 +172,11 @@ class CrawlSession:
         except NotDoneError as error:
             self._state.end_undone(error.missing)
         except CrawlLostError:
-            await self._rejoin()
+            if embedded.is_joined(self._client.settings.url):
+                self._state.end_lost()
+                self._engine.close_soon("crawl_lost")
+            else:
+                await self._rejoin()
         except WrongTypeError as error:
             self._state.on_wrong_type(error)
 

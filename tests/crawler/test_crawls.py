@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,12 @@ from tests.crawler.conftest import (
 )
 from tests.support.servers import RedisServer, free_port, wait_until
 from tests.support.shared_crawl import crawl_keys
+
+
+def embedded_pid() -> int:
+    path = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"]) / "server.sock"
+    with Redis(unix_socket_path=str(path)) as client:
+        return int(client.info("server")["process_id"])
 
 
 def test_three_nodes_share_one_crawl(scrapy: StartScrapy, client: Redis, tmp_path: Path) -> None:
@@ -95,6 +103,22 @@ def test_what_the_embedded_server_will_forget_is_said(scrapy: StartScrapy) -> No
         node.interrupt()
         assert node.wait() == 1
     assert "The embedded server forgets the crawl" in node.log
+
+
+def test_a_crawl_that_was_lost_with_the_embedded_server_is_an_error(scrapy: StartScrapy) -> None:
+    with serving(latency=0.05) as site:
+        arguments = crawl(site, "-s", "CRAWL=shared", "-s", "SEMAPHORE_LEASE=2")
+        nodes = [scrapy(*arguments, url="") for _ in range(2)]
+        wait_until(lambda: all("joins the crawl" in node.log for node in nodes))
+        wait_until(lambda: pages_asked_for(site) > 10)
+        os.kill(embedded_pid(), signal.SIGKILL)
+        lost = "The embedded server has lost the crawl 'shared'"
+        assert [node.fails_with(lost) for node in nodes] == [True, True]
+        assert all("'finish_reason': 'crawl_lost'" in node.log for node in nodes)
+        assert site.judge.missed(HOST)
+        again = scrapy(*arguments, url="")  # as what supervises the nodes would
+        assert again.finishes()
+        assert site.judge.missed(HOST) == []
 
 
 @pytest.mark.slow
