@@ -106,6 +106,7 @@ class Codec:
             ) from None
         if type(request) is not Request:
             _check_copy(request, request_from_dict(fields, spider=self._spider))
+        self._engine.leave_out_own_proxy(fields)
         if cookies := self._cookies_for(request):
             fields[JAR] = cookies
         data = self._serializer.dumps(fields)

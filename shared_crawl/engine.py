@@ -8,6 +8,7 @@ from http.cookiejar import Cookie
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from scrapy import Request, signals
+from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.pqueues import DownloaderInterface
 from scrapy.utils.reactor import is_reactor_installed
@@ -18,6 +19,8 @@ from semaphore_middleware.scrapy.engine import Engine
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http.cookies import CookieJar
+
+PROXY_AUTH = b"Proxy-Authorization"
 
 Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 """Passes a spider's start requests on, each when it is time."""
@@ -94,6 +97,24 @@ class CrawlEngine(Engine):
 
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
         return middleware.jars if middleware is not None else None
+
+    def leave_out_own_proxy(self, fields: dict[str, Any]) -> None:
+        """Leave the proxy that Scrapy took from this process's environment out of a request's
+        fields, with its credentials. One that another component has chosen since stays.
+
+        Neither `proxies` is documented, nor what the middleware puts into `meta`.
+        """
+        if "_scheme_proxy" not in fields["meta"]:
+            return
+        middleware = self._crawler.get_downloader_middleware(HttpProxyMiddleware)
+        proxies = middleware.proxies.values() if middleware is not None else ()
+        own = {url: credentials for credentials, url in proxies}
+        if (proxy := fields["meta"].get("proxy")) in own:
+            fields["meta"] = dict(fields["meta"])  # the request keeps it
+            for name in ("proxy", "_scheme_proxy", "_auth_proxy"):
+                fields["meta"].pop(name, None)
+            if fields["headers"].get(PROXY_AUTH) == [b"Basic %b" % (own[proxy] or b"")]:
+                del fields["headers"][PROXY_AUTH]
 
     def pace_start(self, paced: Paced) -> None:
         """Have the spider's start requests paced.

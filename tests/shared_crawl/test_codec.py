@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.http import Response
 from scrapy.utils.misc import build_from_crawler
@@ -29,6 +30,33 @@ class Books(Spider):
     name = "books"
 
     def parse_book(self, response: Response) -> None: ...
+
+
+@pytest.mark.parametrize("chosen", ["by Scrapy", "by the spider", "by a middleware since"])
+def test_the_proxy_of_a_node_s_environment_does_not_travel(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, f"http://user:secret@{name.replace('_', '-')}:3128")
+    request = Request("http://a/", headers={"X": "1"}, meta={"depth": 1})
+    books = codec()
+    proxies: Any = build_from_crawler(HttpProxyMiddleware, books._spider.crawler)
+    books._spider.crawler.get_downloader_middleware = lambda _: proxies  # type: ignore[assignment, method-assign]
+    if chosen == "by the spider":
+        request.meta["proxy"] = "http://me:mine@proxy:3128"
+    proxies.process_request(request)
+    if chosen == "by a middleware since":
+        request.meta["proxy"] = "http://me:mine@proxy:3128"
+        proxies.process_request(request)
+    sent = dict(request.meta), request.headers.copy()
+    stored = books.decode(books.encode(b"", request).data)
+    assert (request.meta, request.headers) == sent
+    if chosen == "by Scrapy":
+        assert (stored.meta, stored.headers) == ({"depth": 1}, {b"X": [b"1"]})
+    else:
+        assert (stored.meta, stored.headers) == sent
+        assert stored.meta["proxy"] == "http://proxy:3128"
+        assert stored.headers["Proxy-Authorization"] == b"Basic bWU6bWluZQ=="
 
 
 class ByPath:

@@ -41,6 +41,8 @@ class Engine:
     def send_request_dropped(self, request: Request) -> None:
         self.dropped.append(request.url)
 
+    def leave_out_own_proxy(self, _fields: dict[str, Any]) -> None: ...
+
 
 class Node:
     """A node's state, and a server that replies as the test says."""
