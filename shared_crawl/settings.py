@@ -85,7 +85,10 @@ class CrawlSettings:
         spider = spider_name(crawler)
         url, url_from = server_of(settings)
         if url is None:
-            raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
+            raise SettingsError(
+                "REDIS_URL is not set: the nodes of a crawl share a Redis server. REDIS_HOST and "
+                "REDIS_PORT, as of scrapy-redis, are not read"
+            )
         return cls(
             url,
             name=settings.get("CRAWL") or spider,
