@@ -257,7 +257,7 @@ class CrawlClient:
                           salt of shortened fingerprints; whether `seen` has times; how many
                           requests are unfinished, and at the end, left and lost; where the search
                           for those that no queue has goes on
-        nodes     zset    node -> until when it counts, ms
+        nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
                           runs with times: bucket -> some of them; count -> how many
@@ -278,8 +278,9 @@ class CrawlClient:
     A node works from when it joins until it is idle, and again from when it takes a request. While
     it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
     the server, the node counts as dead. The next call of any node that takes requests or is idle
-    puts the dead node's requests back, as suspects (docs/shared-crawl.md has their rules). A node
-    that was only silent reports later what it has finished; that counts if no other was quicker.
+    puts the dead node's requests back, as suspects (docs/shared-crawl.md has their rules), or if it
+    was stopping, as they were. A node that was only silent reports later what it has finished; that
+    counts if no other was quicker.
 
     The crawl is done when no node works and `requests` has none but those over the budgets. If that
     is more than what is queued, keys were evicted or deleted, and the rest is queued again. At the
@@ -370,16 +371,19 @@ class CrawlClient:
         working: bool = False,
         unreadable: Sequence[bytes] = (),
         stats: Mapping[str, int] = NO_STATS,
+        stopping: bool = False,
     ) -> SyncReply:
         """Queue new requests, forget finished ones, give back unreadable ones (by place), store the
         node's numbers, take other requests: in this order.
 
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
-        or if something is taken. Raises `RunOverError`.
+        or if something is taken. A node that is `stopping` takes nothing; what it holds when it is
+        cut off goes back without blame. Raises `RunOverError`.
         """
         queued, taken, lease_expired, *rest = await self._call(
             "sync",
             int(working),
+            int(stopping),
             len(new),
             *itertools.chain.from_iterable(map(self._new_fields, new)),
             *_fields(finished),

@@ -72,24 +72,24 @@ class CrawlEnd:
         )
 
     def log_missing(self, missing: Missing) -> None:
-        """Log how many requests the crawl ends without."""
+        """Log how many requests the crawl has ended without."""
         if missing.left:
             logger.info(
-                "The crawl %r ends; requests left in the queues: %d", self._crawl, missing.left
+                "The crawl %r has ended; requests left in the queues: %d", self._crawl, missing.left
             )
         if missing.set_aside:
             self.has_failed = True
             logger.error(
-                "The crawl %r ends without the requests that are set aside: %d. scrapy frontier "
-                "retry %s puts them back, and the next node goes on with them",
+                "The crawl %r has ended without the requests that are set aside: %d. scrapy "
+                "frontier retry %s puts them back, and the next node goes on with them",
                 self._crawl,
                 missing.set_aside,
                 self._crawl,
             )
         if missing.failed:
             logger.warning(
-                "The crawl %r ends; requests that have brought no page: %d. scrapy frontier retry "
-                "%s puts them back, and the next node goes on with them",
+                "The crawl %r has ended; requests that have brought no page: %d. scrapy frontier "
+                "retry %s puts them back, and the next node goes on with them",
                 self._crawl,
                 missing.failed,
                 self._crawl,

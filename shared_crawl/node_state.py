@@ -65,6 +65,7 @@ class SyncCall:
     working: bool
     unreadable: Sequence[bytes]
     stats: Mapping[str, int]
+    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,13 @@ class NodeState:
             self._idle = Idle.YES
         self.has_work.set()
 
+    def on_closing(self) -> None:
+        """The spider begins to close. The server is told at once: this node may be cut off."""
+        self.prefetch.on_closing()
+        self._starts_due = False
+        self._renewal_at = 0.0
+        self.has_work.set()
+
     def on_held_open(self) -> None:
         """Another component keeps the idle spider open, as it may have requests: the node works."""
         if not self._working:
@@ -234,7 +242,8 @@ class NodeState:
         self.prefetch.on_call()
         stats = self.sums.due(now)
         unreadable = tuple(self._unreadable)
-        return SyncCall(now, new, finished, demand, self._working, unreadable, stats)
+        stopping = self.prefetch.is_closing
+        return SyncCall(now, new, finished, demand, self._working, unreadable, stats, stopping)
 
     # Replies ------------------------------------------------------------------------------------
 

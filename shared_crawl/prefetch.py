@@ -61,7 +61,8 @@ class Prefetch:
         self._ready_of_site: Counter[str] = Counter()
         self._queue = self._new_queue()
         self._started: dict[Request, TakenRequest] = {}
-        self._is_closing = False  # the spider
+        self.is_closing = False
+        """The spider has begun to close."""
         self.engine_waits = False
         """The engine asked for a request, and none was ready."""
         self.wants_more = False
@@ -123,7 +124,7 @@ class Prefetch:
         the scheduler once more, where `was_given_up` is true of it: it is on the server already.
         """
         taken = self._started.get(request)
-        if self._is_closing and taken is not None and not isinstance(result, Response):
+        if self.is_closing and taken is not None and not isinstance(result, Response):
             taken.is_given_up = True
             return request
         if isinstance(result, Failure) and isinstance(result.value, PageIncompleteError):
@@ -141,7 +142,7 @@ class Prefetch:
 
     def on_closing(self) -> None:
         """The spider begins to close."""
-        self._is_closing = True
+        self.is_closing = True
 
     def was_given_up(self, request: Request) -> bool:
         """True if a request is left to other nodes because the spider closes."""
@@ -217,7 +218,7 @@ class Prefetch:
         """The demand of the next call, at most `limit` requests. The same call reports the
         `finished` ones.
         """
-        if not self.wants_more or any(taken.is_alone for taken in self._taken()):
+        if self.is_closing or not self.wants_more or any(taken.is_alone for taken in self._taken()):
             return NO_DEMAND
         # Only requests that this node has started can fill a site.
         sites = {taken.site for taken in self._started.values()}.union(self._ready_of_site)

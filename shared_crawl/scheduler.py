@@ -90,7 +90,7 @@ class Scheduler(BaseScheduler):
         self.spider_logger = spider.logger
         self.state = NodeState(self.settings, self.crawler, self.engine, self._on_misfit)
         self.engine.after_fetch(self.state.prefetch.on_fetched)
-        self.engine.before_close(self.state.prefetch.on_closing)
+        self.engine.before_close(self.state.on_closing)
         self.engine.fail_when_cut_short(lambda: self.state.end.has_come)
         feeds = Feeds(self.engine, self.crawler.settings)
         self.session = CrawlSession(
@@ -123,6 +123,7 @@ class Scheduler(BaseScheduler):
                 "-s CRAWL_RUN=new, or another name in CRAWL",
                 self.settings.name,
             )
+            self.state.end.log_missing(error.missing)
             self.engine.close_when_opened("finished")
         except (OtherCrawlError, OtherBudgetsError) as error:
             self._log_misfit(error)

@@ -167,7 +167,8 @@ class CrawlSession:
         await self._look_if_due()
         try:
             await self._call_next()
-        except CrawlEndedError:
+        except CrawlEndedError as error:
+            self._state.end.log_missing(error.missing)
             self._state.end_crawl()
         except NotDoneError as error:
             self._state.end_undone(error.missing)
@@ -206,13 +207,14 @@ class CrawlSession:
                 call.working,
                 call.unreadable,
                 call.stats,
+                call.stopping,
             )
         except CallTimeoutError:
             self._state.on_timeout(call)
             raise
         except ServerUnreachableError as error:
             if call.new and is_full(error):  # all that a full server does for this node
-                renewed = await self._client.sync(working=call.working)
+                renewed = await self._client.sync(working=call.working, stopping=call.stopping)
                 self._state.on_renewed(call.made_at, renewed)
             raise
 

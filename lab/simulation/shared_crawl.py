@@ -57,6 +57,7 @@ LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
 QUEUES = ("scrapy.squeues.FifoMemoryQueue", "scrapy.squeues.LifoMemoryQueue")
 COPIES_PER_LEASE = 20  # of the server's data
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
+GRACE_S = 0.1  # for a node that is stopping, then it is cut off
 PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
 
 
@@ -129,7 +130,7 @@ def plan_for(seed: int) -> CrawlPlan:
     faults = _faults(random, nodes, lease) if random.random() < 0.85 else ()
     # If no node is left that knows better, a server that has gone back to the run before says that
     # the crawl has ended.
-    may_end = fatal or any(fault.kind in ("kill", "close") for fault in faults)
+    may_end = fatal or any(fault.kind in ("kill", "close", "cut off") for fault in faults)
     is_second_run = random.random() < 0.3 and not may_end
     if is_second_run:
         faults = (*faults, Fault(random.uniform(0.02, 0.5) * lease, "go back"))
@@ -152,7 +153,7 @@ def plan_for(seed: int) -> CrawlPlan:
 
 
 OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break")
-OF_NODES = ("freeze", "freeze", "kill", "kill", "close", "add")
+OF_NODES = ("freeze", "freeze", "kill", "kill", "close", "cut off", "add")
 OF_SERVER = (
     "server stands",
     "server away",
@@ -183,7 +184,7 @@ TROUBLE = OVERTAKING | {
     "evict",
 }
 LOSING = {"flush", "replica", "go back", "split brain", "evict"}  # data
-OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "kill", "close"}
+OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "kill", "close", "cut off"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
@@ -558,11 +559,14 @@ class CrawlNode:
             self.engine.open()
 
     def on_closed(self, reason: str) -> None:
-        """The process ends; whatever has started it does so again if it has failed."""
+        """The process ends; whatever has started it does so again if it has failed, until it has
+        come after the end.
+        """
         self.closed_at = self.run.world.now
         failed = self.crawler.spider is None
         self.run.note(self.host.name, f"ends: {reason}, {failed=}")
-        if failed:
+        is_late = self.run.server.has_ended and self.began_at > self.run._ended_at
+        if failed and not is_late:
             self.run.start_later(self.number, self.away_s)
 
 
@@ -849,15 +853,21 @@ class Crawl:
                 return node.host.thaw
             case "kill":
                 self.kill(node, fault.seconds)
-            case "close":
+            case "close" | "cut off":
                 node.away_s, node.is_stopped = fault.seconds, True
                 node.crawler.crawling = False
                 engine, stop = node.engine, node.crawler.stop_async
                 is_open = engine.is_open
                 node.host.spawn(engine.close_spider_async(reason="shutdown") if is_open else stop())
+                if fault.kind == "cut off":  # after a grace period
+                    self.world.after(GRACE_S, partial(self._cut_off, node, fault.seconds))
             case _:
                 return self.faults.strike_link(fault, node.host)
         return None
+
+    def _cut_off(self, node: CrawlNode, away_s: float) -> None:
+        if not _is_over(node):
+            self.kill(node, away_s)
 
     def _go_back(self) -> None:
         """A server with data from before the crawl takes over."""
@@ -879,7 +889,7 @@ class _LogWatch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._crawl.note("log", record.getMessage())
-        expected = "The crawl 'sim' ends without", "The crawl 'sim' lacks"
+        expected = "The crawl 'sim' has ended without", "The crawl 'sim' lacks"
         is_expected = record.getMessage().startswith(expected)
         if record.levelno >= logging.ERROR and not is_expected:
             self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")

@@ -1,7 +1,8 @@
 -- Queues new requests, forgets finished ones, gives unreadable ones back, takes others: in this order. If a
 -- part fails, the later ones are not done.
 -- KEYS: see shared/common.lua.
--- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
+-- ARGV: 1 if the node works, else its lease begins with the first request that it takes; 1 if it is stopping,
+-- and takes no more: see `stop_dead_nodes`; number of new
 -- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
 -- none; without a place the claim is set aside); the finished requests, see `finish_all`; number of
 -- unreadable requests, and their places; the node's numbers, see `write_stats`; most requests to take; most
@@ -17,6 +18,7 @@
 @include(shared/seen)
 
 local works = next_number() == 1
+if next_number() == 1 then redis.call('ZREM', nodes, node) end
 
 -- In one step with the fingerprint: a crash between the two would lose the request.
 local function add(place, data, fingerprint, claim)

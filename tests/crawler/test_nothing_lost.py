@@ -13,9 +13,9 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.crawler.conftest import FAST, HOST, StartScrapy
+from tests.crawler.conftest import FAST, HOST, StartScrapy, crawl, serving
 from tests.crawler.kills import crawl_and_kill
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import crawl_keys
 
 
@@ -26,6 +26,26 @@ def test_nothing_is_lost_by_kills(
     losses = crawl_and_kill(server, tmp_path, kills, Random(0))
     assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (kills, 0, 0)
     assert crawl_keys(client) == []
+
+
+def test_pages_of_nodes_that_are_cut_off_while_they_are_stopping(
+    scrapy: StartScrapy, client: Redis
+) -> None:
+    """As in three rollouts with a grace period that is shorter than the pages take."""
+    with serving(pages=8) as site:
+        site.latency = 30.0
+        command = crawl(site, "-s", "CRAWL=rollout", "-s", "CRAWL_LEASE=0.5")
+        for rollout in range(1, 4):
+            node = scrapy(*command)
+            wait_until(lambda: site.judge.record(HOST).pages.total() == rollout)  # noqa: B023
+            node.send(signal.SIGTERM)
+            wait_until(lambda: client.zcard("{crawl:rollout}:nodes") == 0)
+            node.kill()
+        site.latency = 0.0
+        last = scrapy(*command)
+        assert last.finishes()
+        assert "Set aside" not in last.log
+        assert site.judge.missed(HOST) == []
 
 
 POISONED = """
@@ -56,7 +76,9 @@ def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_pat
     assert last.wait() == 1
     (line,) = (line for line in last.log.splitlines() if "Set aside" in line)
     assert f"while it did nothing else: <GET {site.url}page/3>. scrapy frontier" in line
-    assert "ends without the requests that are set aside: 1. scrapy" in last.log
+    assert "has ended without the requests that are set aside: 1. scrapy" in last.log
     assert site.judge.record(HOST).pages["/page/3"] == 3
+    late = scrapy(*command)
+    assert late.fails_with("has ended without the requests that are set aside: 1.")
     beyond = {f"/page/{number}" for number in range(25, 33)}  # only that page links to these
     assert set(site.judge.missed(HOST)) <= beyond

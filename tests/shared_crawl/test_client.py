@@ -281,6 +281,21 @@ def test_only_what_was_alone_in_hand_is_set_aside(client: Redis, one: Node) -> N
     assert one.size.set_aside == 1
 
 
+def test_a_node_that_is_cut_off_while_it_is_stopping_blames_no_request(
+    client: Redis, one: Node, two: Node
+) -> None:
+    one.push(b"slow")
+    one.push(b"blamed")
+    one.cannot_read(one.pop())
+    for stopping in (node(client, "a"), node(client, "b"), node(client, "c")):
+        tries = {each.data: each.tries for _ in range(2) for each in stopping.takes(Demand(8, 8))}
+        assert tries == {b"slow": 1, b"blamed": 0}
+        result_of(stopping.sync(working=True, stopping=True))
+        assert not client.zscore(stopping.keys.key("nodes"), stopping.node)
+        stopping.dies()
+    assert [two.pop().tries for _ in range(2)] == [1, 0]
+
+
 def test_a_leaving_nodes_requests_go_back_to_their_old_place(one: Node, two: Node) -> None:
     for page in (b"done", b"first", b"second", b"third"):
         two.push(page, score=5, fingerprint=page.decode())

@@ -10,6 +10,7 @@ from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.test import get_crawler
 
 from shared_crawl.client import (
+    NO_DEMAND,
     IdleReply,
     Missing,
     NextStep,
@@ -196,6 +197,15 @@ def test_an_idle_node_reports_what_it_has_finished_and_then_waits(node: Node) ->
     node.reply(call, IdleReply(NextStep.WAIT, 3.0, [], 0))
     assert node.state.call_at <= node.now + 3.0
     assert not node.state.finished()
+
+
+def test_a_node_that_is_stopping_says_so_at_once_and_takes_no_more(node: Node) -> None:
+    node.begins("http://a/")
+    node.state.next_request()
+    node.state.on_closing()
+    assert node.state.has_work.is_set()
+    call = node.syncs()
+    assert (call.stopping, call.demand) == (True, NO_DEMAND)
 
 
 def test_an_idle_node_first_sends_its_new_requests(node: Node) -> None:

@@ -587,7 +587,9 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
         await node.idles()
         assert node.closes("finished")
     assert "'nothing' is not a method of the spider" in caplog.text
-    assert "ends without the requests that are set aside: 2. scrapy frontier retry" in caplog.text
+    assert (
+        "has ended without the requests that are set aside: 2. scrapy frontier retry" in caplog.text
+    )
 
 
 LINES: list[tuple[dict[str, Any], str]] = [

@@ -278,9 +278,11 @@ local function stop_working(name, give_back)
   return redis.call('ZREM', working, name) == 1
 end
 
+-- A node that is stopping has left `nodes` before the end of its lease. No request is to blame if it is cut
+-- off while it waits for a slow one.
 local function stop_dead_nodes()
   for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
-    if name ~= node then stop_working(name, suspect) end
+    if name ~= node then stop_working(name, redis.call('ZSCORE', nodes, name) and suspect or put_back) end
   end
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
 end
