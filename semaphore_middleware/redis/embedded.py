@@ -37,6 +37,7 @@ from semaphore_middleware.redis.keys import Keys
 logger = logging.getLogger(__name__)
 
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
+IN_HOME = ".scrapy-semaphore"
 WITHOUT_HOME = Path("/tmp")  # in place of tempfile's, which the environment moves
 START_TIMEOUT_S = 20.0
 NO_PROGRAM = (
@@ -50,6 +51,7 @@ LOG = "server.log"
 START_LOCK = "start.lock"  # held while joining: only one process starts a supervisor
 USERS_LOCK = "users.lock"  # shared by all users; the supervisor waits for it
 ALIVE_LOCK = "alive.lock"  # held by the supervisor and by its server
+HOST = "host"  # the machine's name
 
 
 _joined: list[str] = []
@@ -107,6 +109,8 @@ def start_or_join(prefix: str) -> EmbeddedServer:
         except BaseException:
             lock.close()
             raise
+    if directory.parent.name == IN_HOME:
+        _remove_of_earlier_boots(directory)
     return EmbeddedServer(_url(path), lock)
 
 
@@ -246,7 +250,7 @@ def _directories() -> list[Path]:
     with suppress(KeyError):  # a user id without an entry, as in a container
         home = Path(pwd.getpwuid(os.getuid()).pw_dir)
         if home != Path("/"):
-            directories.insert(0, home / ".scrapy-semaphore" / f"{machine():08x}")
+            directories.insert(0, home / IN_HOME / f"{machine():08x}")
     return directories
 
 
@@ -279,7 +283,7 @@ def _usable_directory() -> Path:
 
 def _prepare(directory: Path) -> None:
     """Make the directory, and try whether a socket can be in it. Raises `OSError`."""
-    directory.mkdir(mode=0o700, exist_ok=True, parents=directory.parent.name == ".scrapy-semaphore")
+    directory.mkdir(mode=0o700, exist_ok=True, parents=directory.parent.name == IN_HOME)
     _check_private(directory)
     trial = directory / f"{os.getpid()}.sock"
     try:
@@ -287,6 +291,25 @@ def _prepare(directory: Path) -> None:
             one.bind(str(trial))
     finally:
         trial.unlink(missing_ok=True)
+
+
+def _remove_of_earlier_boots(present: Path) -> None:
+    """Remove this machine's directories of earlier boots. Another machine that shares the home has
+    another name, and may have a file system that shows it no locks of ours.
+    """
+    for directory in present.parent.glob("[0-9a-f]" * 8):
+        with suppress(OSError):
+            if directory != present and (directory / HOST).read_text() == socket.gethostname():
+                _remove_unused(directory)
+
+
+def _remove_unused(directory: Path) -> None:
+    with (
+        (directory / USERS_LOCK).open("ab") as users,
+        (directory / ALIVE_LOCK).open("ab") as alive,
+    ):
+        if _is_free(users) and _is_free(alive):
+            shutil.rmtree(directory)
 
 
 def _check_private(directory: Path) -> None:
@@ -299,6 +322,7 @@ def _check_private(directory: Path) -> None:
 
 def _start_supervisor(directory: Path, log_mode: str = "wb") -> None:
     find_program()  # a missing one is reported here, not in a log
+    (directory / HOST).write_text(socket.gethostname())
     log = directory / LOG
     with log.open(log_mode) as output:
         supervisor = subprocess.Popen(

@@ -108,3 +108,33 @@ def test_the_embedded_server_is_where_the_password_database_says(
     entry.pw_dir = str(home / ("x" * 100))
     assert embedded._usable_directory() == embedded._directories()[1]
     assert "cannot be used: " in caplog.text
+
+
+def test_directories_of_earlier_boots_are_removed(monkeypatch: Patch) -> None:
+    """But no other machine's, if a home is shared, and none in use."""
+    home = Path(os.environ[embedded.DIRECTORY])
+    monkeypatch.delenv(embedded.DIRECTORY)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(home)))
+
+    def boot(number: int, host: str = "here") -> embedded.EmbeddedServer:
+        monkeypatch.setattr(embedded, "machine", lambda: number)
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        return embedded.start_or_join("prefix")
+
+    def leave(user: embedded.EmbeddedServer) -> None:
+        pid = pid_of(user)
+        user.leave()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in (home / ".scrapy-semaphore").iterdir())
+
+    leave(boot(1, "there"))
+    leave(boot(2))
+    (home / ".scrapy-semaphore" / "notes").touch()
+    in_use = boot(3)
+    assert kept() == ["00000001", "00000003", "notes"]
+    present = boot(4)
+    assert kept() == ["00000001", "00000003", "00000004", "notes"]
+    leave(in_use)
+    leave(present)
