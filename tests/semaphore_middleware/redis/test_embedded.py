@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,17 @@ def test_one_process_of_many_starts_a_killed_server_again(user: embedded.Embedde
     with ThreadPoolExecutor(4) as pool:
         started = [*pool.map(embedded.start_again, 4 * [user.url])]
     assert started.count(True) == 1
+    assert pid_of(user) != pid
+
+
+def test_the_server_ends_with_a_killed_supervisor(user: embedded.EmbeddedServer) -> None:
+    """Nobody else would end it after its last user."""
+    pid = pid_of(user)
+    parent = re.search(r"PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert parent is not None
+    os.kill(int(parent[1]), signal.SIGKILL)
+    wait_until(lambda: embedded.find() is None)
+    assert embedded.start_again(user.url)
     assert pid_of(user) != pid
 
 
