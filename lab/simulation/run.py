@@ -20,7 +20,7 @@ from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, WALL_S, Fault,
 from lab.simulation.server import Server
 from lab.simulation.sites import Meter, Wall
 from lab.simulation.world import BEGIN_S, Host, World
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.admin import COMPLETE, Admin
 from semaphore_middleware.core.observer import (
     Event,
     Observer,
@@ -51,7 +51,7 @@ BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
 COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
-LESSON_KEPT_MS = 7.1 * 86400e3  # of a limit or gap that was learned; a clock set back adds to it
+LESSON_KEPT_MS = 8.1 * 86400e3  # of a limit or gap that was learned; a clock set back adds to it
 PACE_LEARNED_S = 60.0
 MOST_REFUSED = 0.05
 LEAST_USED = 0.8
@@ -408,9 +408,16 @@ class Run:
         return found
 
     def _check_keys(self) -> None:
-        """Keys end by themselves, but for those of which one is enough for all."""
+        """Keys end by themselves, but for those of which one is enough for all; and the index has
+        all scopes, but for those of dead nodes after a jump of the clock.
+        """
+        listed = self.server.fields(KEYS.index)
+        jumps = any(fault.kind == "jump" for fault in self.plan.faults)
         for key, left_ms in self.server.keys_left():
-            is_lesson = key.startswith((KEYS.named("limit"), KEYS.named("scope")))
+            is_listed = not key.startswith(KEYS.scopes) or key.removeprefix(KEYS.scopes) in listed
+            if COMPLETE in listed and not (is_listed or jumps):
+                self.judge.violate(f"INDEX lacks {key.decode()}")
+            is_lesson = key.startswith((KEYS.named("limit"), KEYS.named("scope"), KEYS.index))
             most_ms = LESSON_KEPT_MS if is_lesson else MOST_KEPT_MS
             is_late = left_ms is None or left_ms > most_ms
             if is_late and key not in (KEYS.epoch, KEYS.rules, KEYS.changed_rules):

@@ -167,7 +167,7 @@ class Server:
         return sorted(pair for pair in found if pair[1] is None or pair[1] > 0)
 
     def fields(self, key: bytes) -> list[bytes]:
-        """The names of a hash's fields."""
+        """The names of a hash's fields, or a sorted set's members."""
         entry = self._lua.DB[key]
         return sorted(entry.h.keys()) if entry else []
 

@@ -61,6 +61,7 @@ MISTAKES = {
     "is_closed and NOW + LOOSENING or math.huge": "math.huge",
     "own_lease_end = NOW + LEASE\n": "own_lease_end = NOW\n",
     "expires < WALL + KEPT / 2": "expires < WALL",
+    "listed < WALL + LISTED / 2": "listed < WALL",
     "if state then redis.call('DEL', key) end": "",
     "if own then redis.call('HDEL', key, OWN) end": "",
     "said_term, said_seq, said_asked, 0\n": "said_term, own_seq, said_asked, 0\n",
@@ -101,9 +102,8 @@ def compared(seed: int, states: int) -> Iterator[tuple[int, list[str]]]:
     call = (
         b"EVALSHA",
         sha1_of(source.decode()).encode(),
-        b"4",
-        KEYS.epoch,
-        KEYS.rules,
+        b"5",
+        *KEYS.of_all,
         SCOPE,
         QUEUE,
     )
@@ -184,6 +184,7 @@ class Draw:
             "started": 7,
             "told": by_chance(b"", b"b"),
             "expires": EPOCH_MS + self.random.choice((1.0, 0.9, 0.45, 0.1)) * DAY_MS,
+            "listed": EPOCH_MS + self.random.choice((0.1, 0.9, 2.0)) * 5 * 60_000,
             "idle_since": 0 if accounts else 100.0,
             "job": jobs.pop() if len(jobs) == 1 else False,
         }

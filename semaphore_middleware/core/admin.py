@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import math
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any, Self
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
@@ -47,6 +50,8 @@ from semaphore_middleware.redis.scripts import (
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
+LONGEST_KEPT_S = 8 * 86400.0  # no scope's key lives longer without a call
+COMPLETE = b"\0complete"  # in the index: no scope is missing there
 
 
 class Admin:
@@ -131,12 +136,15 @@ class Admin:
     async def survey(self) -> list[Inspection]:
         """All scopes in use, with a rule, or remembered for their sites' answers; by name.
 
-        Changes nothing on the server, but looks at all of its keys.
+        Changes nothing on the server; but if it has lost its index of scopes, looks at all of its
+        keys and makes the index anew.
         """
         async with self.connected() as connection:
-            names = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
-            names |= await self._scopes(connection)
-            return await self._inspect(connection, sorted(names))
+            ruled = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
+            listed = await self._scopes(connection)
+            seen = await self._inspect(connection, sorted(ruled))
+            seen += await self._inspect(connection, sorted(listed - ruled), "kept")
+        return sorted(seen, key=lambda scope: scope.scope)
 
     async def server_state(self) -> ServerState:
         """The state for all scopes: a wait after a loss of data, and when a node called last."""
@@ -282,17 +290,19 @@ class Admin:
 
     def _pack(self, script: Script, scopes: Sequence[str], node: bytes = b"", *more: Any) -> Call:
         """A call of `inspect`, `evict` or `forget` for these scopes."""
-        keys = [self._keys.epoch, self._keys.rules]
+        keys = [*self._keys.of_all]
         for scope in scopes:
             keys += self._keys.of(scope)
         head = pack_head(self.lease, chance.fraction())
         return Call(script, keys, (head, node, *more), though_full=script is EVICT)
 
-    async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
-        """These scopes, but for overwritten ones."""
+    async def _inspect(
+        self, connection: Connection, scopes: Sequence[str], *which: str
+    ) -> list[Inspection]:
+        """These scopes, but for overwritten ones; `which` may leave out those without a key."""
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
-            call = self._pack(INSPECT, some)
+            call = self._pack(INSPECT, some, b"", *which)
             ((times, set_weights, *replies),) = await run_scripts(connection, [call])
             weights = read_server_state(times, set_weights).weights
             for scope, reply in zip(some, replies, strict=True):
@@ -301,8 +311,21 @@ class Admin:
         return seen
 
     async def _scopes(self, connection: Connection) -> set[str]:
-        """The scopes with a key."""
-        return set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
+        """The scopes with a key, and some that had one a short while ago."""
+        listed = await connection.scan_set(self._keys.index)
+        if COMPLETE in listed:
+            return set(map(decoded, listed - {COMPLETE}))
+        found = set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
+        await self._index(connection, found)
+        return found
+
+    async def _index(self, connection: Connection, scopes: set[str]) -> None:
+        """Make the index anew. Who may only read cannot, and looks at all keys each time."""
+        ends = 1000 * (time.time() + LONGEST_KEPT_S)
+        for some in batches([COMPLETE, *map(encoded, scopes)], SCOPES_PER_CALL):
+            scores = ((math.inf if name == COMPLETE else ends, name) for name in some)
+            await connection.call([("ZADD", self._keys.index, "GT", *chain(*scores))])
+        await connection.call([("PEXPIRE", self._keys.index, int(1000 * LONGEST_KEPT_S))])
 
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])

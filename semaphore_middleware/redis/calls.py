@@ -159,7 +159,7 @@ def pack_begin(
     waits = milliseconds(wait), milliseconds(wait_if_empty)
     epoch = f"{VERSION}-{chance.token(8)}"
     arguments = (head, epoch, VERSION, *waits, int(is_trusted))
-    return Call(BEGIN_EPOCH, (keys.epoch, keys.rules), arguments, though_full=True)
+    return Call(BEGIN_EPOCH, keys.of_all, arguments, though_full=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +215,10 @@ class Store:
         Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
         """
         keys = self._keys
-        names = (keys.epoch, keys.rules, *keys.of(""))
+        names = (*keys.of_all, *keys.of(""))
         await try_rights(connection, keys.trial, names, keys.tag, (BEGIN_EPOCH, SYNC))
         # A node looks at a scope where a request waits for long.
-        look = Call(INSPECT, (keys.epoch, keys.rules), (pack_head(0.0), ""))
+        look = Call(INSPECT, keys.of_all, (pack_head(0.0), ""))
         await run_scripts(connection, [look])
 
     async def sync(
@@ -269,7 +269,7 @@ class Store:
         logger.error("%s: %s. Other sites are served.", scope, problem)
 
     def _pack(self, call: Sequence[Statement], silent: float) -> Call:
-        keys: list[bytes] = [self._keys.epoch, self._keys.rules]
+        keys = [*self._keys.of_all]
         options = self._options
         head = pack_head(options.lease, chance.fraction(), silent, self._machine)
         arguments = [head, encoded(self.node), self.recovery.epoch, *self._job]

@@ -253,6 +253,18 @@ class Connection:
             if cursor == b"0":
                 return found
 
+    async def scan_set(self, key: bytes) -> set[bytes]:
+        """The members of a sorted set, in steps."""
+        found: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            ((cursor, pairs),) = await self.execute(
+                [("ZSCAN", key, cursor, "COUNT", KEYS_PER_SCAN)]
+            )
+            found.update(pairs[::2])
+            if cursor == b"0":
+                return found
+
     def check(self, replies: list[Any]) -> list[Any]:
         """The replies, if none is an error."""
         for reply in replies:

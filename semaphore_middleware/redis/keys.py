@@ -15,8 +15,12 @@ class Keys:
         """The life of the server, its clock, the protocol's version."""
         self.rules = self._tag + b":rules"
         """Rules of operators."""
+        self.index = self._tag + b":index"
+        """The scopes on the server, for those who look."""
         self.changes = self._tag + b":changes"
         """The channel of all nodes, for changed rules."""
+        self.of_all = (self.epoch, self.rules, self.index)
+        """The first keys of each script about scopes."""
         self.trial = self.channel("")
         """A key for a script to try rights on, and a channel of no node."""
         self.scopes = self._tag + b":scope:"

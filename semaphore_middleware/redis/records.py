@@ -169,6 +169,7 @@ OF_KEYS = {
             "started": NUMBER,  # requests that got a permit since the scope was idle
             "told": TEXT,  # the first node in the queue, if it knows when to ask again
             "expires": NUMBER,  # when the key expires, by the wall clock
+            "listed": NUMBER,  # until when the index has the scope, by the same
             "idle_since": NUMBER,  # NOW + QUIET then; starts and backoff count from it; 0: in use
             "job": TEXT,  # of all accounts; false: they are of several
         }

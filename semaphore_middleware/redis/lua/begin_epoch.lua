@@ -1,5 +1,5 @@
 -- Begins an epoch, unless the server's present life has one. It says from when on permits are granted.
--- KEYS: epoch, rules.
+-- KEYS: epoch, rules, index.
 -- ARGV: see `clock`; an id for a new epoch; the protocol's version; the recovery wait (ms); the wait on a
 --       server that was started when nobody held a permit and was not used since (ms); 1 if an operator
 --       vouches that no wait is needed: this also ends a wait that has begun.
@@ -33,6 +33,10 @@ end
 local known_life, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
 if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
+if not EPOCH then -- there are no scopes yet, so the index has all
+  redis.call('ZADD', KEYS[3], 'inf', '\0complete')
+  redis.call('PEXPIRE', KEYS[3], INDEX_KEPT)
+end
 -- The clock goes on: leases of an earlier life, if any were saved, count by it.
 write_clock()
 if known_life ~= life or version ~= VERSION then

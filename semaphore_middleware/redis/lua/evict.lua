@@ -1,6 +1,6 @@
 -- Closes a dead node's accounts, before their leases end. It grants nothing: nodes that wait are told to ask
 -- again, and look whether the server still is in the life that they know.
--- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; the node.
+-- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: how many permits it held, and how many requests of it waited.
 
 @include(shared/scopes)
@@ -22,7 +22,7 @@ local function evict_from(key, queue)
 end
 
 if IS_CLOCK_LATE then write_clock() end
-for i = 3, #KEYS, 2 do
+for i = 4, #KEYS, 2 do
   local is_done, raised = pcall(evict_from, KEYS[i], KEYS[i + 1])
   if not is_done then problem_of(raised) end
 end

@@ -1,24 +1,24 @@
 -- Forgets of a site its backoff, its gap, and that it is down or walled; or all that its answers have taught,
 -- and the limits of nodes that have no open account any more.
--- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
+-- KEYS: epoch, rules, index, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
 @include(shared/scopes)
 @include(shared/promote)
 @include(shared/remembered)
 
-local scope = read_scope(KEYS[3], KEYS[4], read_fields(KEYS[3]))
+local scope = read_scope(KEYS[4], KEYS[5], read_fields(KEYS[4]))
 local learned = scope.learned
 if ARGV[3] == 'all' then
-  redis.call('HDEL', KEYS[3], 'learned')
+  redis.call('HDEL', KEYS[4], 'learned')
   redis.call('DEL', limit_key(scope))
   if is_in_use(scope) then
     scope.due = 0
-    redis.call('HSET', KEYS[3], 'state', pack_state(scope))
+    redis.call('HSET', KEYS[4], 'state', pack_state(scope))
   end
 elseif learned then
   learned.backoff_end, learned.backoff = 0, 0
   end_failing(learned)
   end_refusals(learned)
   forget_gap(learned)
-  redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
+  redis.call('HSET', KEYS[4], 'learned', pack_learned(learned))
 end

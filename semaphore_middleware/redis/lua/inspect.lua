@@ -1,10 +1,12 @@
 -- Reads scopes and changes nothing.
--- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
+-- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; no node; "kept" leaves out
+-- scopes without a key.
 -- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); the
 --        weights of jobs that operators have set: name and weight (as text), by turns; then for each scope
 --        the record `inspection`, and after it `limit`, the one in force; which operator has
 --        set a rule (empty: none); and its nodes: of each its name, its job, and the record `member`, and
---        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be read.
+--        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be
+--        read, or is left out.
 
 @include(shared/scopes)
 @include(shared/promote)
@@ -60,6 +62,7 @@ end
 
 local function reply_of(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
+  if scope.is_new and ARGV[3] == 'kept' then return false end
   apply_limit(scope)
   local force, learned = scope.force, scope.learned or NOTHING
   local limit, limit_max = force.limit, force.concurrency
@@ -85,9 +88,9 @@ for i = 1, #fields, 2 do
   end
 end
 local replies = { struct.pack('>dd', left(FROM), ADVANCE / 1000), weights }
-for i = 3, #KEYS, 2 do
+for i = 4, #KEYS, 2 do
   local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
   if not is_read then problem_of(reply) end -- raises it if it is the server's
-  replies[(i + 3) / 2] = is_read and reply
+  replies[i / 2 + 1] = is_read and reply
 end
 return replies

@@ -1,6 +1,6 @@
 -- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
 -- and in any order.
--- KEYS: epoch, rules; then for each scope: scope, queue.
+-- KEYS: epoch, rules, index; then for each scope: scope, queue.
 -- ARGV: see `clock`; the node; the epoch's id; the node's job, and its weight; then for each scope the record
 --       `statement`, and after it `feedback`, if there is any.
 -- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the record `reply`
@@ -63,9 +63,9 @@ local has_evicted = evicted ~= '-1'
 if EPOCH ~= ARGV[3] or has_evicted then return { 'epoch' } end
 if IS_CLOCK_LATE then write_clock() end
 local replies = {}
-for i = 3, #KEYS, 2 do
-  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[(i + 9) / 2])
-  replies[(i - 1) / 2] = is_served and reply or pack_refusal(@status(unreadable), problem_of(reply))
+for i = 4, #KEYS, 2 do
+  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[i / 2 + 4])
+  replies[i / 2 - 1] = is_served and reply or pack_refusal(@status(unreadable), problem_of(reply))
 end
 table.insert(replies, WALL)
 return replies

@@ -180,10 +180,11 @@ async def test_a_look_finds_another_life(server: RedisServer, outside: Outside) 
 def test_beginning_an_epoch_again_never_lengthens_the_wait(outside: Outside) -> None:
     source, head = BEGIN_EPOCH.source, protocol.pack_head(15.0)
     hour = 3_600_000
+    keys = ("epoch", "rules", "index")
 
     def begin(id: str, wait: int) -> tuple[bytes, int]:
         """Its id, and for how many milliseconds nothing is granted."""
-        reply = outside.client.eval(source, 2, "epoch", "rules", head, id, "v", wait, wait, 0)
+        reply = outside.client.eval(source, 3, *keys, head, id, "v", wait, wait, 0)
         return reply[0], reply[2]
 
     for id, wait, begun, left in (

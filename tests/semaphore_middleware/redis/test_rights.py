@@ -81,7 +81,7 @@ def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | SHARED
     assert allowed("crawler") == allowed("node") | SHARED
     of_operators = commands_in(scripts.INSPECT, scripts.EVICT, scripts.CHANGE_RULE, scripts.FORGET)
-    assert allowed("operator") == allowed("node") | {"scan"} | of_operators
+    assert allowed("operator") == allowed("node") | {"scan", "zscan"} | of_operators
 
 
 async def test_nodes_need_no_other_right(server: RedisServer) -> None:
@@ -150,6 +150,10 @@ async def test_operators_may_change_all_viewers_nothing(server: RedisServer, nam
         if name == "viewer":
             assert_refused_nothing(server)
             known = allowed("viewer") - {"client", "evalsha_ro"}
+            assert known - {"scan"} <= commands_run(server)
+            with server.client() as client:
+                client.delete(KEYS.index)
+            assert {seen.scope for seen in await admin.survey()} == {"full", "ruled"}
             assert known <= commands_run(server)
             for change in (admin.pause("full"), admin.evict("a"), admin.reset("full")):
                 with pytest.raises(SemaphoreError, match=r"(?i)permission|can't run this command"):

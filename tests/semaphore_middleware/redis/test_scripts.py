@@ -160,7 +160,7 @@ async def test_feedback_without_sense_is_refused(server: RedisServer, outside: O
 async def say_packed(a: Caller, packed: bytes) -> Reply:
     """What becomes of exactly this, as a's statement."""
     head = protocol.pack_head(600.0, 0.5)
-    keys = (KEYS.epoch, KEYS.rules, *KEYS.of("s"))
+    keys = (*KEYS.of_all, *KEYS.of("s"))
     call = Call(SYNC, keys, (head, "a", a.recovery.epoch, "job", "1", packed))
     ((reply, _),) = await run_scripts(a.connection, [call])
     return Reply.read(a.statement("s"), reply)
@@ -246,7 +246,7 @@ async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outsid
     assert {one.scope for one in await a.admin.survey()} == set(NAMES)
     await a.admin.configure("example.com", 1)
     keys = list(outside.client.scan_iter("{semaphore}:*", count=1000))
-    assert len(keys) == 3 + 2 * len(NAMES), "the epoch, the rules, their changes, and two a scope"
+    assert len(keys) == 4 + 2 * len(NAMES), "the epoch, rules, their changes, index; two a scope"
     assert {key_slot(key) for key in keys} == {key_slot(b"semaphore")}
     await a.admin.reset("example.com")
     outside.told()

@@ -76,6 +76,10 @@ local function write_idle(scope)
     end
   end
   if kept == 0 then return end
+  if scope.listed < WALL + kept then
+    scope.listed = WALL + kept
+    list(scope.key, scope.listed)
+  end
   scope.last_start, scope.next_at_rate = scope.last_start - NOW, scope.next_at_rate - NOW
   scope.idle_since, scope.tick, scope.started = NOW + QUIET, 0, 0
   scope.told, scope.due = '', math.huge
@@ -93,6 +97,8 @@ local function write_scope(scope)
   if not is_in_use(scope) then return write_idle(scope) end
   local is_ending = scope.expires < WALL + KEPT / 2
   if is_ending then scope.expires = WALL + KEPT end
+  local is_unlisted = scope.listed < WALL + LISTED / 2
+  if is_unlisted then scope.listed = WALL + LISTED end
   if scope.jobs then redis.call('HSET', scope.key, 'jobs', cmsgpack.pack(scope.jobs)) end
   if scope.own then
     redis.call('HSET', scope.key, 'state', pack_state(scope), OWN, pack_account(scope.own))
@@ -111,4 +117,5 @@ local function write_scope(scope)
     end
   end
   if is_ending then redis.call('PEXPIREAT', scope.key, scope.expires) end
+  if is_unlisted then list(scope.key, scope.listed) end
 end

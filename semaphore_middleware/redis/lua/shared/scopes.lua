@@ -1,6 +1,7 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: what calls about scopes have in common.
--- KEYS: epoch; rules; then for each scope: scope, a hash with the fields "state", "learned" and "node:<name>"
--- for each account; queue, a sorted set of the nodes that wait, by whose turn it is. ARGV[2]: the node.
+-- KEYS: epoch; rules; index, a sorted set of the scopes for those who look, by when they leave it; then for
+-- each scope: scope, a hash with the fields "state", "learned" and "node:<name>" for each account; queue, a
+-- sorted set of the nodes that wait, by whose turn it is. ARGV[2]: the node.
 -- Each redis.call costs more than what it carries, so a scope is read by one and written by one.
 
 @include(shared/clock)
@@ -8,6 +9,7 @@
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
 local KEPT = DAY -- how long keys that no call names are kept
+local LISTED = math.max(600000, 4 * LEASE) -- and how long the index has a scope that no call names (ms)
 -- How long a closed account's limit may still hold. Nodes call every third of a lease, so it ends within a
 -- lease; looking at all accounts sooner would cost more.
 local LOOSENING = LEASE / 2
@@ -24,6 +26,17 @@ local function problem_of(raised)
     if string.find(text, name, 1, true) then error(raised, 0) end
   end
   return text
+end
+
+-- Lists a scope until this moment of the wall clock, and now and then drops others whose moment has passed.
+local function list(key, moment)
+  local is_new = redis.call('ZADD', KEYS[3], moment, string.sub(key, #PREFIX + #':scope:' + 1)) == 1
+  if is_new then redis.call('PEXPIRE', KEYS[3], INDEX_KEPT) end
+  if RANDOM >= 1 / 32 then return end
+  local first = redis.call('ZRANGE', KEYS[3], 0, 99, 'WITHSCORES')
+  for i = 1, #first, 2 do
+    if tonumber(first[i + 1]) < WALL then redis.call('ZREM', KEYS[3], first[i]) end
+  end
 end
 
 local function check_read(last_value)

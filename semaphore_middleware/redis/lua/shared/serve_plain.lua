@@ -63,6 +63,8 @@ local function serve_plain(key, state, own, @said_(statement))
 
   local is_ending = held > 0 and expires < WALL + KEPT / 2
   if is_ending then expires = WALL + KEPT end
+  local is_unlisted = held > 0 and listed < WALL + LISTED / 2
+  if is_unlisted then listed = WALL + LISTED end
   if held == 0 then
     if state then redis.call('DEL', key) end
   elseif is_closed then
@@ -76,6 +78,7 @@ local function serve_plain(key, state, own, @said_(statement))
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
+  if is_unlisted then list(key, listed) end
 
   local @reply_(reply) = @zeros(reply) -- 0 is the status ok
   reply_term, reply_granted, reply_limit, reply_held = said_term, own_granted, concurrency, held
