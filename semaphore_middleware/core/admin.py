@@ -301,13 +301,16 @@ class Admin:
     ) -> list[Inspection]:
         """These scopes, but for overwritten ones; `which` may leave out those without a key."""
         seen: list[Inspection] = []
-        for some in batches(scopes, SCOPES_PER_CALL):
+        done = 0
+        while done < len(scopes):
+            some = scopes[done : done + SCOPES_PER_CALL]
             call = self._pack(INSPECT, some, b"", *which)
             ((times, set_weights, *replies),) = await run_scripts(connection, [call])
             weights = read_server_state(times, set_weights).weights
-            for scope, reply in zip(some, replies, strict=True):
+            for scope, reply in zip(some, replies, strict=False):
                 if reply is not None:
                     seen.append(read_inspection(scope, reply, weights))
+            done += len(replies)
         return seen
 
     async def _scopes(self, connection: Connection) -> set[str]:

@@ -85,13 +85,17 @@ local function drop_old(key)
   if old[1] then redis.call('ZREM', key, unpack(old)) end
 end
 
--- Of too many sites the one that was noted first is forgotten.
+-- Of too many sites the one that was not noted for longest is forgotten: its last day now, the rest as its
+-- keys expire.
 local function drop_sites()
   drop_old(SITES)
-  for _, scope in ipairs(redis.call('ZRANGE', SITES, 0, -1 - MOST_SITES)) do
-    for at = WALL - HISTORY, WALL + HOUR, HOUR do
-      redis.call('DEL', hour_key(at, scope))
+  local dropped = redis.call('ZRANGE', SITES, 0, -1 - MOST_SITES, 'WITHSCORES')
+  for i = 1, #dropped, 2 do
+    local scope, last, hours = dropped[i], tonumber(dropped[i + 1]), {}
+    for at = last - DAY, last + HOUR, HOUR do
+      table.insert(hours, hour_key(at, scope))
     end
+    redis.call('DEL', unpack(hours))
     redis.call('ZREM', SITES, scope)
   end
 end

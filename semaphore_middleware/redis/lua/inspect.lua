@@ -6,7 +6,7 @@
 --        the record `inspection`, and after it `limit`, the one in force; which operator has
 --        set a rule (empty: none); and its nodes: of each its name, its job, and the record `member`, and
 --        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be
---        read, or is left out.
+--        read, or is left out. Fewer scopes than were named if they have many nodes.
 
 @include(shared/scopes)
 @include(shared/promote)
@@ -92,5 +92,6 @@ for i = 4, #KEYS, 2 do
   local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
   if not is_read then problem_of(reply) end -- raises it if it is the server's
   replies[i / 2 + 1] = is_read and reply
+  if has_looked_enough() then break end
 end
 return replies

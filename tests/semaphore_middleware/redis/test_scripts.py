@@ -279,6 +279,11 @@ async def test_any_string_names_a_node(server: RedisServer, outside: Outside) ->
 CROWD = 1000  # as many as one call looks at
 
 
+def calls_of(server: RedisServer, command: str) -> int:
+    with server.client() as client:
+        return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
+
 def queue_strangers(outside: Outside) -> None:
     outside.client.zadd(QUEUE, {f"stranger {i}": -1 - i for i in range(3 * CROWD)})
 
@@ -319,6 +324,26 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
         assert calls <= 4
     await a.admin.survey()
     assert sum(outside.held().values()) == 1
+
+
+async def test_no_call_looks_at_the_crowds_of_many_scopes(
+    server: RedisServer, outside: Outside
+) -> None:
+    """Else one call would hold the server for seconds."""
+    a = await Caller.join(server, "a")
+    scopes = ["s1", "s2", "s3"]
+    said = {"term": 1, "seq": 1, "asked": 1, "believed": 0, "started": 0}
+    statements = [a.statement(scope, 2 * CROWD, **said) for scope in scopes]
+    for i in range(CROWD):
+        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, statements)
+    seen = await a.admin.survey()
+    assert [(scope.scope, scope.held) for scope in seen] == [(scope, CROWD) for scope in scopes]
+    outside.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S)
+    for left in (2, 1, 0):
+        before = calls_of(server, "hgetall")
+        await a.send(*(a.statement(scope, 2 * CROWD) for scope in scopes))
+        assert calls_of(server, "hgetall") == before + 1
+        assert sum(bool(outside.held(scope)) for scope in scopes) == left
 
 
 async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside: Outside) -> None:

@@ -32,10 +32,19 @@ local function account_of(scope, node)
   return scope.others[node]
 end
 
+local MOST_LOOKED_AT = 1000
+local looked_at = 0
+
+-- Whether this call has looked at so many accounts that others have waited long enough for the server.
+local function has_looked_enough()
+  return looked_at >= MOST_LOOKED_AT
+end
+
 -- Calls visit(node, account) for each open account.
 local function for_each_account(scope, visit)
   scope.others = scope.others or {}
   local fields = redis.call('HGETALL', scope.key)
+  looked_at = looked_at + #fields / 2
   for i = 1, #fields, 2 do
     local node = string.match(fields[i], '^node:(.*)$')
     if node and node ~= NODE and scope.others[node] == nil then

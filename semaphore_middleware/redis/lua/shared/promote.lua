@@ -263,10 +263,10 @@ local function let_try(scope)
   end
 end
 
--- The only place that grants. It closes accounts whose lease is over; then, while a permit is free and
--- nothing forbids it, grants to the first in the queue and notifies its node.
+-- The only place that grants. It closes accounts whose lease is over (or the next call does); then, while a
+-- permit is free and nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
-  if NOW >= scope.due then close_ended_accounts(scope) end
+  if NOW >= scope.due and not has_looked_enough() then close_ended_accounts(scope) end
   count_begun(scope)
   local learned = scope.learned
   if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
