@@ -33,7 +33,7 @@ end
 local known_life, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
 if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
-if not EPOCH then -- there are no scopes yet, so the index has all
+if not (EPOCH or evictions) then -- there are no scopes yet, so the index has all
   redis.call('ZADD', KEYS[3], 'inf', '\0complete')
   redis.call('PEXPIRE', KEYS[3], INDEX_KEPT)
 end
