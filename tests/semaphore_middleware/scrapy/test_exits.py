@@ -18,7 +18,7 @@ from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from semaphore_middleware.scrapy import downloads
 from semaphore_middleware.scrapy.crawl import crawl_of
-from tests.support.crawls import By, Crawl, Patch, both, host_of, more_hosts, waiting
+from tests.support.crawls import By, Crawl, Patch, both, host_of, more_hosts, taken, waiting
 from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -148,14 +148,16 @@ async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_
 @both
 @pytest.mark.parametrize("retries", [0, 1000], ids=["errback", "retries"])
 async def test_acquire_timeout(server: RedisServer, site: Site, by: By, retries: int) -> None:
-    requests = [Request(site.url(f"/slow/{name}"), priority=-ord(name)) for name in "ab"]
     # Long beside what a busy machine takes: a permit that comes as the time is up counts, too.
-    timeout = 0.4 if retries else 0.1
-    crawl = Crawl(server, *requests, by=by, SEMAPHORE_ACQUIRE_TIMEOUT=timeout, RETRY_TIMES=retries)
-    await site.until(lambda: site.now == 1)
-    await eventually(lambda: crawl.spider.failures or crawl.stat("retry/count"))
-    await crawl.gave_back(2 if retries else 1, site)
-    assert site.arrivals == (["/slow/a", "/slow/b"] if retries else ["/slow/a"])
+    settings: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.4, "RETRY_TIMES": retries}
+    async with taken(server, "127.0.0.1") as release:
+        crawl = Crawl(server, Request(site.url("/page/")), by=by, **settings)
+        await eventually(lambda: waiting(server))
+        await eventually(lambda: crawl.spider.failures or crawl.stat("retry/count"))
+        release()
+        await crawl.finished()
+    await crawl.gave_back(1 if retries else 0, site)
+    assert site.arrivals == (["/page/"] if retries else [])
     failures = [type(failure) for failure in crawl.spider.failures]
     assert failures == ([] if retries else [AcquireTimeoutError])
     assert retries or crawl.stat("semaphore/timeouts") == 1
