@@ -15,7 +15,6 @@ from typing import Any
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.link import Link
-from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import Call, Script, run_scripts
 from shared_crawl.counts import Counts, commands_for
@@ -302,7 +301,7 @@ class CrawlClient:
         """Raises `SettingsError` for a wrong URL."""
         self.settings = settings
         self.keys = CrawlKeys(settings.prefix, settings.name)
-        server = Server(settings.url, CALL_TIMEOUT_S, settings.url_from, self.keys.hash_tag)
+        server = settings.server(CALL_TIMEOUT_S, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
         self.run = self.run_before = self._salt = b""  # none joined yet
         # A process that reuses a dead one's name is another node.

@@ -12,7 +12,6 @@ from scrapy.settings import BaseSettings
 
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.location import Server
 from shared_crawl.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
 from shared_crawl.codec import StartEncoder
 from shared_crawl.counts import Counts, commands_for
@@ -36,7 +35,7 @@ class Crawls:
 
     def __init__(self, settings: CrawlSettings) -> None:
         self._settings = settings
-        self._server = Server(settings.url, CALL_TIMEOUT_S, settings.url_from, settings.prefix)
+        self._server = settings.server(CALL_TIMEOUT_S, settings.prefix)
 
     @property
     def server(self) -> str:

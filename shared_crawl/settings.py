@@ -11,6 +11,7 @@ from scrapy.squeues import LifoMemoryQueue
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware import SettingsError
+from semaphore_middleware.model.options import check_credentials, check_redis_options
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
@@ -26,6 +27,8 @@ from shared_crawl.serializers import SERIALIZERS
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+
+    from semaphore_middleware.redis.location import Server
 
 
 _count = partial(check_integer, least=0, text=True)
@@ -45,6 +48,8 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_START_ONCE": _truth,
     "CRAWL_VERSION": lambda value, _: str(value),
     "CRAWL_WAIT": _truth,
+    "SEMAPHORE_REDIS_CREDENTIALS": check_credentials,
+    "SEMAPHORE_REDIS_OPTIONS": check_redis_options,
     "SEMAPHORE_START_TIMEOUT": partial(check_number, least=0.001, text=True),
 }
 """By setting. A setting without a value, or with an empty text, has the default of
@@ -70,6 +75,8 @@ class CrawlSettings:
     max_pages_per_site: int = 0
     prefix: str = "crawl"
     recrawl_after: float = 0
+    redis_credentials: Callable[[], object] | None = None
+    redis_options: Mapping[str, Any] | None = None
     run: str = ""
     serializer: str = "json"
     start_key: str | None = None
@@ -99,6 +106,19 @@ class CrawlSettings:
                 _takes_last(settings["SCHEDULER_START_MEMORY_QUEUE"]),
             ),
             **checked(settings),
+        )
+
+    def server(self, call_timeout: float, prefix: str) -> Server:
+        """The server, for calls of at most so many seconds to keys with this prefix."""
+        from semaphore_middleware.redis.location import Server
+
+        return Server(
+            self.url,
+            call_timeout,
+            self.url_from,
+            prefix,
+            self.redis_credentials,
+            self.redis_options,
         )
 
     @property

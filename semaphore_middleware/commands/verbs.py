@@ -92,6 +92,8 @@ def admin_of(settings: BaseSettings) -> Admin:
         lease=value_of("SEMAPHORE_LEASE", settings),
         prefix=value_of("SEMAPHORE_PREFIX", settings),
         url_from=url_from,
+        credentials=value_of("SEMAPHORE_REDIS_CREDENTIALS", settings),
+        redis_options=value_of("SEMAPHORE_REDIS_OPTIONS", settings),
     )
 
 

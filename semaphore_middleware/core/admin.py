@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, Self
@@ -68,6 +68,7 @@ class Admin:
     None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else the embedded server,
     if it runs. `name` is the author of the rules set here (by default user@host). `lease` (seconds)
     and `prefix` are those of the nodes; `url_from` says in errors where the address was set.
+    `credentials` and `redis_options` are those of `NodeOptions`.
 
     Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
     address. Each method raises `SettingsError` for a bad name or value; and what talks to the
@@ -82,6 +83,8 @@ class Admin:
         lease: float = 15.0,
         prefix: str = "semaphore",
         url_from: str = "the server's URL",
+        credentials: Callable[[], object] | None = None,
+        redis_options: Mapping[str, Any] | None = None,
     ) -> None:
         if url is None:
             url, url_from = url_from_environment()
@@ -94,7 +97,8 @@ class Admin:
         """Seconds for which a node's permits are its own without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
         self._notice = ("PUBLISH", self._keys.changes, "changed")  # to all nodes
-        self._link = Link(Server(url, call_timeout(self.lease), url_from, prefix))
+        timeout = call_timeout(self.lease)
+        self._link = Link(Server(url, timeout, url_from, prefix, credentials, redis_options))
         self._running: set[asyncio.Timeout] = set()
         self._closed = False
 

@@ -209,7 +209,15 @@ class FairSemaphore:
         return call_timeout(self._options.lease)
 
     def _server(self, url: str) -> Server:
-        return Server(url, self.longest_call, self._url_from, self._options.prefix)
+        options = self._options
+        return Server(
+            url,
+            self.longest_call,
+            self._url_from,
+            options.prefix,
+            options.credentials,
+            options.redis_options,
+        )
 
     def _leave_embedded(self) -> None:
         if self._embedded is not None:
@@ -349,6 +357,8 @@ class FairSemaphore:
                 lease=self._options.lease,
                 prefix=self._options.prefix,
                 url_from=self._url_from,
+                credentials=self._options.credentials,
+                redis_options=self._options.redis_options,
             )
         return self._admin
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any, TypedDict
 
+from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.validation import check_number, check_prefix, not_allowed
@@ -43,6 +47,34 @@ def _check_backoff(value: Any, where: str) -> Backoff:
     return value
 
 
+def check_credentials(value: Any, where: str) -> Callable[[], object] | None:
+    """A function of the user's, given itself or by its path. Raises `SettingsError`."""
+    allowed = "a function that returns a password or a pair of user name and password, or its path"
+    function: Callable[[], object] | None = value
+    if isinstance(value, str):
+        try:
+            function = resolve_name(value)
+        except Exception as error:
+            raise SettingsError(f"{where} = {value!r}: {error}; allowed is {allowed}") from None
+    if function is not None and not callable(function):
+        raise not_allowed(value, where, allowed)
+    return function
+
+
+def check_redis_options(value: Any, where: str) -> Mapping[str, Any] | None:
+    """Options by name, given as a dict or as JSON. Raises `SettingsError`."""
+    options = value
+    if value is None:
+        return None
+    if isinstance(value, str):  # from the command line
+        with suppress(ValueError):
+            options = json.loads(value or "{}")
+    if not isinstance(options, Mapping):
+        allowed = "a dict of options of TLS, on the command line as JSON"
+        raise not_allowed(value, where, allowed)
+    return options
+
+
 def _check_address(value: Any, where: str) -> tuple[str, int] | None:
     match value:
         case None | (str(), int()):
@@ -75,6 +107,11 @@ class NodeOptions:
     backoff: Backoff = _row(Backoff(), _check_backoff)  # noqa: RUF009 - it is frozen
     """Pauses after refusals without Retry-After, and the time until a site counts as down (see
     `Permit.refused` and `Permit.failed`)."""
+    credentials: Callable[[], object] | None = _row(None, check_credentials)  # noqa: RUF009
+    """Asked for the password, or the user name and the password, at each connect; None: those in
+    the URL count."""
+    redis_options: Mapping[str, Any] | None = _row(None, check_redis_options)
+    """Options of TLS, added to those in the URL."""
     history: float = _row(604800.0, check_number)
     """Time for which the server keeps the history of each site; 0: there is none."""
     metrics: tuple[str, int] | None = _row(None, _check_address)
@@ -96,5 +133,7 @@ class GivenOptions(TypedDict, total=False):
     job: str
     weight: float
     backoff: Backoff
+    credentials: Callable[[], object] | None
+    redis_options: Mapping[str, Any] | None
     history: float
     metrics: tuple[str, int] | None

@@ -98,6 +98,10 @@ class ClusterNodeError(ServerRefusedError):
     """The server is a node of a cluster, perhaps not the owner of our slot."""
 
 
+class PasswordRefusedError(ServerRefusedError):
+    """The server does not accept the user name and the password."""
+
+
 class CallTimeoutError(ServerUnreachableError):
     """A call was not answered in time: it may have been too much."""
 
@@ -358,7 +362,7 @@ class Connection:
         if "NOAUTH" in text or "Authentication required" in text:
             return ServerRefusedError(f"{name} asks for a password, and its URL has none")
         if isinstance(error, AuthenticationError | AuthorizationError):
-            return ServerRefusedError(f"{name} does not accept this user name and password")
+            return PasswordRefusedError(f"{name} does not accept this user name and password")
         if is_unknown_command(error):
             return ServerRefusedError(f"{name} does not know a command that is needed: {text}")
         if is_denial(error):
@@ -466,6 +470,14 @@ class Connector:
 
     async def connect(self, target: Target) -> Connection:
         """Open a new connection; one attempt."""
+        try:
+            return await self._connect(target)
+        except PasswordRefusedError:
+            if "credential_provider" not in self.options:
+                raise
+            return await self._connect(target)  # they may just have changed
+
+    async def _connect(self, target: Target) -> Connection:
         connection = Connection(self, target)
         await connection.connect()
         return connection

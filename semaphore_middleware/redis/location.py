@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from semaphore_middleware.redis.connection import (
     check_tls_options,
     tls_version,
 )
+from semaphore_middleware.redis.credentials import ChangingCredentials
 from semaphore_middleware.redis.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ class Server:
     """The server of a URL, and the way to it. `str()` of it shows no password.
 
     `call_timeout` is how many seconds a round trip may take; `prefix` is the first part of every
-    key. Raises `SettingsError` for a URL that cannot be read; `where` is the place
+    key. `credentials` are asked for at each connect; `options` of TLS are added to those in the
+    URL. Raises `SettingsError` for a URL that cannot be read; `where` is the place
     where the URL was set. Its methods raise what those of a `Connection` do.
     """
 
@@ -77,19 +79,26 @@ class Server:
         call_timeout: float,
         where: str = "the server's URL",
         prefix: str = "semaphore",
+        credentials: Callable[[], object] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._url = url
+        more = options or {}
+        check_names(more)
         try:
-            self._parts = parts = _read(url)
-            options = _checked(parts)
-            of_sentinels = {name: options.pop(key, None) for key, name in FOR_SENTINELS.items()}
-            self._connector = Connector(parts.connection_class, options, call_timeout)
+            self._parts = parts = _read(url, more)
+            checked = _checked(parts)
+            of_sentinels = {name: checked.pop(key, None) for key, name in FOR_SENTINELS.items()}
+            for_sentinels = {**checked, **of_sentinels}
+            if credentials is not None:
+                checked = _with_credentials(checked, credentials, call_timeout)
+            self._connector = Connector(parts.connection_class, checked, call_timeout)
             self._connector.make(parts.addresses[0])
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{where}: {_problem_of(error)}") from None
         self._sentinels: Sentinels | None = None
         if parts.kind == "sentinel":
-            own = replace(self._connector, options={**options, **of_sentinels})
+            own = replace(self._connector, options=for_sentinels)
             self._sentinels = Sentinels(parts.addresses, parts.service, own)
         self._cluster = Cluster(parts.addresses, Keys(prefix).epoch, self._connector)
         self._is_cluster = parts.kind == "cluster"
@@ -198,8 +207,28 @@ def _problem_of(error: Exception) -> str:
     )
 
 
-def _read(url: str) -> _Parts:
-    """The parts of a URL. Raises `ValueError`."""
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raises `SettingsError` unless all of these are options of TLS."""
+    if unknown := [name for name in options if name not in TLS_OPTIONS]:
+        raise SettingsError(
+            f"SEMAPHORE_REDIS_OPTIONS: {unknown[0]!r} is not an option of TLS; allowed are "
+            f"{', '.join(TLS_OPTIONS)}"
+        )
+
+
+def _with_credentials(
+    options: Mapping[str, Any], function: Callable[[], object], seconds: float
+) -> dict[str, Any]:
+    """The options with these credentials in place of a user name."""
+    if "password" in options:
+        raise SettingsError("it has a password, and SEMAPHORE_REDIS_CREDENTIALS gives another one")
+    others = {name: value for name, value in options.items() if name != "username"}
+    provider = ChangingCredentials(function, options.get("username"), 0.8 * seconds)
+    return {**others, "credential_provider": provider}
+
+
+def _read(url: str, more: Mapping[str, Any]) -> _Parts:
+    """The parts of a URL, with more options. Raises `ValueError`."""
     scheme, user, hosts, path, query = _split(url)
     transport, _, kind = scheme.partition("+")
     service = ""
@@ -216,7 +245,7 @@ def _read(url: str) -> _Parts:
         addresses = list(dict.fromkeys(named))  # each has one vote
     if len(addresses) > 1 and not kind:
         raise ValueError
-    options = _options(f"{transport}://{user}@localhost{path}", query)
+    options = _options(f"{transport}://{user}@localhost{path}", query, more)
     options.pop("path" if scheme == "unix" else "host")
     connection_class = options.pop("connection_class", redis_py.Connection)
     database = options.pop("db", 0)
@@ -263,9 +292,9 @@ def _address(text: str, kind: str) -> Address:
     return Address(host, port)
 
 
-def _options(url: str, query: str) -> dict[str, Any]:
+def _options(url: str, query: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """User, password, database and options of one server, as redis-py reads them."""
-    given = dict(parse_qsl(query))
+    given = {**dict(parse_qsl(query)), **{name: str(value) for name, value in more.items()}}
     version = given.pop("ssl_min_version", None)
     options: dict[str, Any] = {**parse_url(f"{url}?{urlencode(given)}")}
     if version:

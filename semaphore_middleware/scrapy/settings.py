@@ -17,7 +17,7 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
-from semaphore_middleware.model.options import NodeOptions, check_job
+from semaphore_middleware.model.options import NodeOptions, check_credentials, check_job
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
@@ -198,9 +198,11 @@ ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOT
 SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
 MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
 
+CREDENTIALS = "SEMAPHORE_REDIS_CREDENTIALS"
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth),
     Setting("SEMAPHORE_REDIS_URL", None, _text, EMPTY),
+    Setting(CREDENTIALS, None, check_credentials, EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, partial(_seconds, least=0.1, most=LONGEST_LEASE_S)),
@@ -227,7 +229,7 @@ _ROWS = (
 _OF_NODE = (
     Setting(f"SEMAPHORE_{row.name.upper()}", row.default, row.metadata["check"])
     for row in fields(NodeOptions)
-    if row.name not in ("backoff", "metrics")  # which are made of several
+    if row.name not in ("backoff", "metrics", "credentials")  # of several, or of another name
 )
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*_OF_NODE, *_ROWS)}
 
@@ -278,6 +280,7 @@ class SemaphoreSettings(NodeOptions):
             for name, setting in SETTINGS.items()
         }
         ours["url"], ours["url_from"] = server_of(settings)
+        ours["credentials"] = ours["redis_credentials"]
         slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS")
         default = _default_limit(settings)
         first = ours["scopes"][0]

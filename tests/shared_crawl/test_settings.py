@@ -19,6 +19,8 @@ WRONG: dict[str, Any] = {
     "CRAWL_SERIALIZER": "xml",
     "CRAWL_START_ONCE": "maybe",
     "CRAWL_WAIT": "long",
+    "SEMAPHORE_REDIS_CREDENTIALS": 3,
+    "SEMAPHORE_REDIS_OPTIONS": "ssl_ca_certs",
     "SEMAPHORE_START_TIMEOUT": 0,
 }
 
