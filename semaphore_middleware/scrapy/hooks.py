@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
+
+logger = logging.getLogger(__name__)
 
 NO_CONCURRENCY_LIMIT = 1000
 """Connections kept to a host if CONCURRENT_REQUESTS sets no limit."""
@@ -41,6 +44,7 @@ class SemaphoreDownloader(Downloader):
             super().__init__(crawler)
         open_local_slots(self, largest)
         self._downloads.wrap_transfers(self)
+        self._has_warned = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")  # by the add-on
 
     def fetch(
         self,
@@ -48,7 +52,25 @@ class SemaphoreDownloader(Downloader):
         spider: Spider | None = None,  # noqa: ARG002 - older classes derived from Scrapy's give it
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader middlewares and download it."""
+        if not self._has_warned:
+            self._look_at_slot(self.get_slot_key(request))
         return self._downloads.fetch(super().fetch, request)
+
+    def _look_at_slot(self, key: str) -> None:
+        """Warn if somebody has changed a slot. Ours have no delay, and room for every permit."""
+        slot = self.slots.get(key)
+        if slot is None or not (slot.delay or slot.concurrency < self.domain_concurrency):
+            return
+        self._has_warned = True
+        logger.warning(
+            "downloader.slots[%r] has been changed (delay %s, concurrency %s): it only holds up "
+            "requests that have their permits already, and only in this process. For all nodes "
+            "together, set 'delay' or 'concurrency' in SEMAPHORE_LIMITS, or with 'scrapy semaphore "
+            "limit' while crawls run.",
+            key,
+            slot.delay,
+            slot.concurrency,
+        )
 
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.
