@@ -10,6 +10,7 @@ from typing import Any
 
 from scrapy import Request
 
+from semaphore_middleware.model.validation import check_priority
 from shared_crawl.client import NewRequest, Queued, unreadable_start
 from shared_crawl.codec import Codec
 from shared_crawl.keys import Places
@@ -72,7 +73,7 @@ class Outbox:
 
     def _new_place(self, request: Request, is_start: bool) -> bytes:
         site = self._prefetch.site_of(request)
-        return self._places.new_place(site, -request.priority, is_start)
+        return self._places.new_place(site, -check_priority(request.priority, "priority"), is_start)
 
     def add_claimed(self, claim: bytes, text: bytes) -> None:
         """Add a start request of the users' key. Raises any error for a wrong text, and has it set

@@ -182,7 +182,7 @@ class Scheduler(BaseScheduler):
             return False
         try:
             self.state.enqueue(request)
-        except Exception as error:  # a request may hold anything
+        except (Exception, SystemExit) as error:  # a request may hold anything
             self.failed = True
             self.crawler.stats.inc_value("scheduler/unserializable")
             self.spider_logger.error(

@@ -17,6 +17,8 @@ from zoneinfo import ZoneInfo
 
 from itemadapter import ItemAdapter
 
+from semaphore_middleware.model.validation import shown
+
 Fields = dict[str, Any]
 """A request's, as `Request.to_dict` gives them."""
 TAG = "="
@@ -114,7 +116,7 @@ class JsonSerializer:
                 return base.__str__(value) if base is str else base(value)
         if ItemAdapter.is_item(value) and not isinstance(value, dict):
             return self._item_to_json(value)
-        raise TypeError(f"{value!r} is of a type that JSON cannot hold, {kind.__qualname__}")
+        raise TypeError(f"{shown(value)} is of a type that JSON cannot hold, {kind.__qualname__}")
 
     def _from_json(self, value: Any) -> Any:
         if isinstance(value, list):

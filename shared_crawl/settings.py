@@ -20,7 +20,9 @@ from semaphore_middleware.model.validation import (
     check_prefix,
     check_truth,
     did_you_mean,
+    not_allowed,
 )
+from semaphore_middleware.model.validation import checked as checked_value
 from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.scrapy.engine import spider_name
 from shared_crawl.serializers import SERIALIZERS
@@ -34,6 +36,13 @@ if TYPE_CHECKING:
 _count = partial(check_integer, least=0, text=True)
 _truth = partial(check_truth, text=True)
 
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise not_allowed(value, where, "a text")
+    return value
+
+
 CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_LEASE": partial(check_number, least=0.1, text=True),
     "CRAWL_MAX_PAGES": _count,
@@ -44,7 +53,7 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     ),
     "CRAWL_RUN": partial(check_choice, choices=("", "new")),
     "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
-    "CRAWL_START_KEY": lambda value, _: str(value),
+    "CRAWL_START_KEY": _text,
     "CRAWL_START_ONCE": _truth,
     "CRAWL_VERSION": lambda value, _: str(value),
     "CRAWL_WAIT": _truth,
@@ -98,7 +107,7 @@ class CrawlSettings:
             )
         return cls(
             url,
-            name=settings.get("CRAWL") or spider,
+            name=_text(settings.get("CRAWL", "") or spider, "CRAWL"),
             node=node_name(settings, spider),
             url_from=url_from,
             last_first=(
@@ -136,12 +145,14 @@ def _takes_last(queue: Any) -> bool:
 
 def checked(settings: Mapping[str, Any], names: Iterable[str] = CHECKS) -> dict[str, Any]:
     """The values of the settings with these names, by field. Raises `SettingsError`."""
-    found = {name: settings.get(name) for name in names}
+    found = {name: checked_value(_read, settings.get(name), name) for name in names}
     return {
-        name.partition("_")[2].lower(): CHECKS[name](value, name)
-        for name, value in found.items()
-        if value not in (None, "")
+        name.partition("_")[2].lower(): value for name, value in found.items() if value is not None
     }
+
+
+def _read(value: Any, name: str) -> Any:
+    return None if value in (None, "") else CHECKS[name](value, name)
 
 
 def node_name(settings: Mapping[str, Any], spider: str) -> str:

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from scrapy import FormRequest, Request
 
+from semaphore_middleware.model.validation import check_priority
+
 FIELDS = {
     "url": (str,),
     "method": (str,),
@@ -93,4 +95,6 @@ def _checked(name: str, value: Any) -> Any:
     if not isinstance(value, types):
         allowed = " or ".join(type_.__name__ for type_ in types)
         raise ValueError(f"{name} = {value!r}: allowed is {allowed}")
+    if name == "priority":
+        check_priority(value, name)
     return value

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from scrapy.statscollectors import StatsCollector
+
+from semaphore_middleware.model.validation import shown
 
 NAMES = frozenset(
     {
@@ -28,6 +31,17 @@ PREFIXES = (
 NO_STATS: Mapping[str, int] = {}
 
 
+MOST = 10**15
+"""The largest count: the server's integers have 64 bits."""
+
+logger = logging.getLogger(__name__)
+
+
+def _is_count(value: object) -> bool:
+    """True for a number to be summed up; a stat of such a name may be the project's own."""
+    return type(value) is int and abs(value) < MOST
+
+
 class SummedStats:
     """A node's share of the sums. Each number is sent once an interval, if it has changed."""
 
@@ -36,14 +50,25 @@ class SummedStats:
         self._interval_s = interval_s
         self._sent: dict[str, int] = {}
         self._due_at = 0.0  # loop time
+        self._has_warned = False
 
     def changed(self) -> dict[str, int]:
         """The numbers changed since the server last received them."""
-        numbers = {
-            name: int(value)
+        summed = {
+            name: value
             for name, value in self._stats.get_stats().items()
-            if name in NAMES or name.startswith(PREFIXES)
+            if isinstance(name, str) and (name in NAMES or name.startswith(PREFIXES))
         }
+        numbers = {name: value for name, value in summed.items() if _is_count(value)}
+        if len(numbers) < len(summed) and not self._has_warned:
+            self._has_warned = True
+            name = next(name for name in summed if name not in numbers)
+            logger.warning(
+                "The stat %r = %s is not summed up over all nodes: allowed is an integer of at "
+                "most 15 digits",
+                name,
+                shown(summed[name]),
+            )
         return dict(numbers.items() - self._sent.items())
 
     def due(self, now: float) -> Mapping[str, int]:

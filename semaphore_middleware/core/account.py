@@ -624,7 +624,7 @@ class Account:
             if permit._on_wait is not None:
                 try:
                     permit._on_wait()
-                except Exception as error:  # of the caller's own function: it is the caller's
+                except BaseException as error:  # of the caller's function: it is the caller's
                     permit._refuse(error)
             self._desk.emit(PermitWaiting, permit)
 

@@ -11,8 +11,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVarTuple
 
-from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.validation import not_allowed
+from semaphore_middleware.errors import SemaphoreError, SettingsError
+from semaphore_middleware.model.validation import not_allowed, shown
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
@@ -27,6 +27,11 @@ GROUP = "semaphore_middleware.observers"
 """Entry points of other packages. Each has the name of the option that it is for, and is called
 with the node's `NodeOptions` and `Server` at each `FairSemaphore.open` where that option is on. It
 returns an `Observer`.
+"""
+
+FAILURES = (Exception, asyncio.CancelledError, SystemExit, GeneratorExit)
+"""What a user's own function raises is its own failure: it must not end a task or a loop of ours.
+Only `KeyboardInterrupt` is left out, the user's Ctrl-C.
 """
 
 Fields = TypeVarTuple("Fields")
@@ -316,7 +321,8 @@ class Observer:
     """Base class of observers of a semaphore; each method does nothing by default.
 
     All are called on the semaphore's event loop. `on_event` is called several times for each
-    permit: it must return soon. What it raises is logged, a cancellation too, and stops nothing.
+    permit: it must return soon. What it raises is logged, `SystemExit` too, and stops nothing. An
+    `open` that raises an error ends the opening of the semaphore with `SettingsError`.
     """
 
     kinds: ClassVar[tuple[type[Event], ...]] = (Event,)
@@ -341,14 +347,22 @@ class Observers:
         self._of_kind: dict[object, list[Callable[[Event], None]]] = {}
 
     async def open(self, semaphore: ObservedSemaphore, more: Sequence[Observer] = ()) -> None:
-        """Open all, and `more` until the next `close`. Raises what one of them raises; `close`
-        closes those that were opened.
+        """Open all, and `more` until the next `close`, which closes those that were opened. Raises
+        `SettingsError` if one of them cannot be opened.
         """
         for observer in (*self._observers, *more):
             _check(observer)
             self._open.append(observer)
             self._of_kind.clear()
-            await observer.open(semaphore)
+            try:
+                await observer.open(semaphore)
+            except SemaphoreError:
+                raise
+            except FAILURES as error:
+                _raise_if_cancelled(error)
+                raise SettingsError(
+                    f"the observer {type(observer).__name__} cannot be opened: {shown(error)}"
+                ) from error
 
     def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
         """Notify the observers of an event. If there are none of its kind, it is not even made."""
@@ -360,8 +374,10 @@ class Observers:
             for on_event in callbacks:
                 try:
                     on_event(event)
-                except (Exception, asyncio.CancelledError):
+                except FAILURES:
                     logger.exception("An observer failed at %s.", event)
+                except KeyboardInterrupt as interrupt:  # after what is being done is done
+                    asyncio.get_running_loop().call_soon(_interrupt, interrupt)
 
     def _find_callbacks(self, kind: object) -> list[Callable[[Event], None]]:
         assert isinstance(kind, type), "a kind of events is a class"
@@ -378,13 +394,25 @@ class Observers:
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(until):
                         await observer.close()
-            except Exception:
+            except FAILURES as error:
+                _raise_if_cancelled(error)
                 logger.exception("An observer failed at its end.")
 
     def forget(self) -> None:
         """In a forked child: those that are open are its parent's."""
         self._open = []
         self._of_kind.clear()
+
+
+def _interrupt(interrupt: KeyboardInterrupt) -> None:
+    raise interrupt
+
+
+def _raise_if_cancelled(error: BaseException) -> None:
+    """Raise a cancellation that is this task's, not the observer's own."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
 
 
 def _check(observer: Observer) -> None:

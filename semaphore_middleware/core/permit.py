@@ -17,6 +17,7 @@ from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.hosts import kind_of, site_index
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.validation import shown
 
 
 class Stage(Enum):
@@ -281,8 +282,10 @@ class Permit:
         if self._when_lost is not None:
             self._when_lost()
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: BaseException) -> None:
         """Raise this error in its waiting request."""
+        if isinstance(error, StopIteration):  # which no future may have
+            error = RuntimeError(f"raised {shown(error)}")
         if not self._granted.done():
             self._granted.set_exception(error)
 

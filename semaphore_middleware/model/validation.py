@@ -8,13 +8,16 @@ in its own type, or raises `SettingsError` with the value, its place and the all
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from semaphore_middleware.errors import SettingsError
 
+T = TypeVar("T")
+
+SHOWN_CHARS = 2000
 LONGEST_S = 1e9
 """The longest time allowed anywhere, in seconds: Redis counts milliseconds in 64 bits."""
 UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -121,8 +124,31 @@ def check_prefix(prefix: Any, where: str) -> str:
 
 def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
     """The error for an invalid value. A command's option is shown as typed."""
-    what = f"{where} {value}" if where.startswith("--") else f"{where} = {value!r}"
+    what = f"{where} {value}" if where.startswith("--") else f"{where} = {shown(value)}"
     return SettingsError(f"{what}: allowed is {allowed}")
+
+
+def shown(value: object) -> str:
+    """A user's value or error for a message, whatever its `repr` does. An integer of more than
+    4300 digits has none.
+    """
+    try:
+        text = repr(value)
+    except (Exception, SystemExit):
+        return f"<{type(value).__name__}, which cannot be shown>"
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def checked(check: Callable[[Any, str], T], value: Any, where: str) -> T:
+    """The value as a check returns it. An error of the value's own methods is a `SettingsError`,
+    too.
+    """
+    try:
+        return check(value, where)
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"{where} = {shown(value)} raised {shown(error)}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.errors import HostDownError, SemaphoreError, SettingsError
+from semaphore_middleware.model.validation import check_priority
 from semaphore_middleware.scrapy.admission import (
     ANSWERED,
     ASKING,
@@ -238,6 +239,7 @@ class Downloads:
         if scopes.limits:
             await self._opened()
         timeout = self._settings.acquire_timeout
+        check_priority(request.priority, f"{request}: priority")
         priority = admission.priority
         while True:
             permits = NO_PERMITS

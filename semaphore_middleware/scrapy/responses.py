@@ -32,12 +32,17 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
-from semaphore_middleware.core.observer import CountedEvent
+from semaphore_middleware.core.observer import FAILURES, CountedEvent
 from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.model.hosts import VIA
-from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.model.validation import LONGEST_S, shown
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
-from semaphore_middleware.scrapy.retries import REFUSALS_KEY, REFUSED_AT_KEY, Retries, note_refusal
+from semaphore_middleware.scrapy.retries import (
+    REFUSED_AT_KEY,
+    Retries,
+    note_refusal,
+    refusals_of,
+)
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -84,18 +89,18 @@ class RefusalCheck:
         """
         try:
             verdict = self._function(self._decompressed(request, response))
-        except Exception as error:
-            logger.error("SEMAPHORE_BACKOFF_WHEN raised %r for %s.", error, response)
+        except FAILURES as error:
+            logger.error("SEMAPHORE_BACKOFF_WHEN raised %s for %s.", shown(error), response)
             return None
         if verdict is None or isinstance(verdict, bool):
             return 0.0 if verdict else None
         if isinstance(verdict, int | float) and verdict >= 0:
             return float(min(verdict, LONGEST_S)) or None
-        shown = verdict if isinstance(verdict, float) else type(verdict).__name__
+        what = verdict if isinstance(verdict, float) else type(verdict).__name__
         logger.error(
             "SEMAPHORE_BACKOFF_WHEN returned %s for %s: allowed is True, False or a number of "
             "seconds >= 0.",
-            shown,
+            what,
             response,
         )
         return None
@@ -251,7 +256,7 @@ def _refusal_text(request: Request, status: int, retries_most: int | None) -> st
     text = f"answered {status} to {request.method} {path}"
     if retries_most is None:
         return text
-    refusals = request.meta.get(REFUSALS_KEY, 0)
+    refusals = refusals_of(request)
     return f"{text} (try {refusals + 1} of {max(retries_most, refusals) + 1})"
 
 

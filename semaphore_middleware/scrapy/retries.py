@@ -161,9 +161,7 @@ class Retries:
             return None
         if request.meta.get("dont_retry"):
             return None
-        counted = request.replace(
-            meta={**request.meta, "retry_times": request.meta.get(REFUSALS_KEY, 0)}
-        )
+        counted = request.replace(meta={**request.meta, "retry_times": refusals_of(request)})
         retry = get_retry_request(
             counted,
             spider=spider,
@@ -198,6 +196,12 @@ def _left_to_callback(status: int, handled_by: str, is_retried: bool) -> str:
 
 def _has(codes: object, status: int) -> bool:
     return isinstance(codes, Container) and status in codes
+
+
+def refusals_of(request: Request) -> int:
+    """How often the site has refused a request. Not what somebody else may have put there."""
+    refusals = request.meta.get(REFUSALS_KEY, 0)
+    return refusals if type(refusals) is int and 0 <= refusals < 1000 else 0
 
 
 def note_refusal(request: Request) -> None:

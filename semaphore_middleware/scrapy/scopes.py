@@ -14,6 +14,7 @@ from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.url import add_http_if_no_scheme
 
+from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     ALL,
@@ -31,7 +32,7 @@ from semaphore_middleware.model.hosts import (
     site_index,
 )
 from semaphore_middleware.model.limits import LIMITLESS, Limit, LimitTable
-from semaphore_middleware.model.validation import not_allowed
+from semaphore_middleware.model.validation import not_allowed, shown
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
@@ -275,12 +276,15 @@ def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
     if isinstance(given, str):
         names: tuple[Any, ...] = (given,)
     elif isinstance(given, Iterable) and not isinstance(given, bytes):
-        names = tuple(islice(given, MAX_NAMES + 1))
+        try:
+            names = tuple(islice(given, MAX_NAMES + 1))
+        except FAILURES as error:
+            raise SettingsError(f"{where} raised {shown(error)}") from error
     else:
         names = (None,)
     if not least <= len(names) <= MAX_NAMES or not all(map(is_scope, names)):
-        shown = given[:MAX_SCOPE_CHARS] if isinstance(given, str) else given
-        raise not_allowed(shown, where, ALLOWED_NAMES if least else f"None, {ALLOWED_NAMES}")
+        cut = given[:MAX_SCOPE_CHARS] if isinstance(given, str) else given
+        raise not_allowed(cut, where, ALLOWED_NAMES if least else f"None, {ALLOWED_NAMES}")
     return tuple(check_scope(name, where) for name in names)
 
 
@@ -291,13 +295,13 @@ def _ask(namer: Namer, request: Request) -> tuple[str, ...]:
         return () if given is None else _check_names(given, where, least=0)
     except SettingsError:
         raise
-    except Exception as error:
-        raise SettingsError(f"{where} raised {error!r}") from error
+    except FAILURES as error:
+        raise SettingsError(f"{where} raised {shown(error)}") from error
 
 
 def name_of_callable(namer: object) -> str:
     """A callable's name for messages."""
-    return getattr(namer, "__qualname__", None) or repr(namer)
+    return getattr(namer, "__qualname__", None) or shown(namer)
 
 
 def _proxy_of(request: Request) -> str | None:
@@ -329,7 +333,7 @@ def drop_scope_of_other_host(new: Request, request: Request) -> None:
     """
     if host_of(new) != host_of(request):
         for key in (SKIP_KEY, SCOPE_KEY):
-            if key in new.meta and new.meta[key] == request.meta.get(key):
+            if key in new.meta and new.meta[key] is request.meta.get(key):
                 del new.meta[key]
 
 

@@ -23,9 +23,11 @@ from semaphore_middleware.model.validation import (
     check_integer,
     check_number,
     check_truth,
+    checked,
     did_you_mean,
     not_allowed,
     parse_period,
+    shown,
 )
 from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.scrapy.engine import end_crawl
@@ -60,14 +62,16 @@ class Setting:
 
     def read(self, settings: BaseSettings) -> Any:
         """The checked value. Raises `SettingsError` with the name of the setting."""
-        value = settings.get(self.name)
+        return checked(partial(self._read, settings), settings.get(self.name), self.name)
+
+    def _read(self, settings: BaseSettings, value: Any, name: str) -> Any:
         if value in self.unset:
             value = self.default
         if isinstance(value, Derived):
             value = value.value(settings)
         if value is None:
             return None
-        return self.check(value, self.name, **self.bounds(settings))
+        return self.check(value, name, **self.bounds(settings))
 
 
 ALLOWED_SCOPES = (
@@ -94,7 +98,9 @@ _port = partial(
 )
 
 
-def _text(value: Any, _where: str) -> str:
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str | int):
+        raise not_allowed(value, where, "a text")
     return str(value)
 
 
@@ -117,7 +123,7 @@ def _scope_kind(given: Any, where: str) -> str | Namer | None:
         try:
             found = load_object(found)
         except Exception as error:
-            raise SettingsError(f"{where}: {given!r} cannot be loaded: {error!r}") from error
+            raise SettingsError(f"{where}: {given!r} cannot be loaded: {shown(error)}") from error
     return cast("Namer", found) if callable(found) and not iscoroutinefunction(found) else None
 
 
@@ -148,7 +154,7 @@ def _function_of_response(value: Any, where: str) -> Callable[[Response], object
     try:
         function = load_object(value)
     except Exception as error:
-        raise SettingsError(f"{where} = {value!r}: {error}; allowed is {allowed}") from None
+        raise SettingsError(f"{where} = {shown(value)}: {error}; allowed is {allowed}") from None
     if not callable(function) or iscoroutinefunction(function):
         raise not_allowed(value, where, allowed)
     return cast("Callable[[Response], object]", function)

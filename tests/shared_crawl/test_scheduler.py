@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -761,6 +762,11 @@ async def test_duplicates_are_dropped(client: Redis, caplog: Logged) -> None:
         assert node.scheduler.crawler.stats.get_value("scheduler/dequeued/redis") == 2
 
 
+class Unstorable:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
 async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         request = Request("http://a/", callback=print)
@@ -774,7 +780,15 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         request = Request("http://a/", meta={"value": within_itself})
         assert not node.scheduler.enqueue_request(request)
         assert "meta or cb_kwargs hold lists or dicts too deep in each other" in caplog.text
-        assert node.stat("scheduler/unserializable") == 2
+        bad: list[Any] = [Unstorable(), 10**5000, {"a": Unstorable()}]
+        for value in bad:
+            assert not node.scheduler.enqueue_request(Request("http://a/", meta={"value": value}))
+        for priority in (math.nan, 10**400):
+            request = Request("http://a/")
+            request.priority = priority  # type: ignore[assignment]
+            assert not node.scheduler.enqueue_request(request)
+            assert "is dropped: priority = " in caplog.messages[-1]
+        assert node.stat("scheduler/unserializable") == 7
         assert node.closes("finished")
         node.enqueue("http://a/next")
         assert (await node.start()).url == "http://a/next"

@@ -32,6 +32,19 @@ def test_a_wrong_value_is_named_with_what_is_allowed(name: str) -> None:
     assert str(told.value).startswith(f"{name} = {WRONG[name]!r}: allowed is ")
 
 
+class Evil:
+    def __repr__(self) -> str:
+        raise RuntimeError("evil")
+
+    __str__ = __bool__ = __eq__ = __repr__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_value_that_raises_is_a_wrong_value(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} = <Evil, which cannot be shown>"):
+        checked({name: Evil()}, [name])
+
+
 def test_what_is_not_set_has_its_default() -> None:
     given: dict[str, Any] = dict.fromkeys(CHECKS, "")
     assert CrawlSettings("redis://a", **checked(given)) == CrawlSettings("redis://a")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.core import observer
-from semaphore_middleware.core.observer import Event, Observer, Observers
+from semaphore_middleware.core.observer import FAILURES, Event, Observer, Observers
 from tests.support.crawls import Log
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
@@ -37,9 +38,25 @@ class Broken(Observer):
         raise RuntimeError(f"no {event}")
 
 
-class Cancelled(Observer):
-    def on_event(self, event: Event) -> None:
-        raise asyncio.CancelledError(event)
+class Raises(Observer):
+    """Raises an error, where it is told to."""
+
+    def __init__(self, error: type[BaseException], at: str = "on_event") -> None:
+        self.error = error
+        self.at = at
+
+    def _come_to(self, place: str) -> None:
+        if place == self.at:
+            raise self.error
+
+    async def open(self, _: object) -> None:
+        self._come_to("open")
+
+    def on_event(self, _: Event) -> None:
+        self._come_to("on_event")
+
+    async def close(self) -> None:
+        self._come_to("close")
 
 
 async def test_an_event_that_nobody_hears_is_not_made() -> None:
@@ -56,7 +73,8 @@ async def test_an_event_that_nobody_hears_is_not_made() -> None:
 
 async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog: Log) -> None:
     recorder = Recorder()
-    observers = [Broken(), Cancelled(), recorder]
+    errors = [Raises(error, at) for error in FAILURES for at in ("on_event", "close")]
+    observers = [recorder, Broken(), *errors]
     async with FairSemaphore(server.url, recovery_wait=0.0, observers=observers) as semaphore:
         for _ in range(2):
             async with semaphore.permit("s", 1, timeout=10.0):
@@ -65,6 +83,29 @@ async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog
     failures = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert failures
     assert all("An observer failed" in failure.message for failure in failures)
+
+
+@pytest.mark.parametrize("error", FAILURES)
+async def test_an_observer_that_cannot_be_opened_is_named(
+    server: RedisServer, error: type[BaseException]
+) -> None:
+    semaphore = FairSemaphore(server.url, observers=[Raises(error, "open")])
+    with pytest.raises(SettingsError, match=f"observer Raises cannot be opened: {error.__name__}"):
+        await semaphore.open()
+
+
+def test_ctrl_c_in_an_observer_ends_the_loop_when_the_permit_is_back(server: RedisServer) -> None:
+    async def use() -> None:
+        broken = Raises(KeyboardInterrupt)
+        broken.kinds = (observer.PermitReleased,)  # type: ignore[misc]
+        async with FairSemaphore(server.url, recovery_wait=0.0, observers=[broken]) as semaphore:
+            async with semaphore.permit("s", 1):
+                pass
+            await asyncio.sleep(60.0)
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(KeyboardInterrupt):
+        thread.submit(asyncio.run, use()).result()
+    assert server.members() == {}
 
 
 @pytest.mark.parametrize("kinds", [None, "PermitReleased", [Event], (Event, 5), (int,)])

@@ -1,0 +1,31 @@
+"""Stats that a node passes on to the sums of all nodes."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shared_crawl.sums import SummedStats
+
+
+class Evil:
+    def __repr__(self) -> str:
+        raise RuntimeError("evil")
+
+    __str__ = __int__ = __bool__ = __eq__ = __repr__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("value", [None, "many", b"7", math.nan, 7.5, 10**400, True, Evil()])
+def test_a_stat_of_the_projects_own_that_is_no_count_is_named_once(
+    caplog: pytest.LogCaptureFixture, value: Any
+) -> None:
+    own = {"retry/count": value, 5: 7, "mine": value, "item_scraped_count": 3}
+    stats: Any = SimpleNamespace(get_stats=lambda: own)
+    summed = SummedStats(stats, 1.0)
+    assert [summed.changed() for _ in range(2)] == [{"item_scraped_count": 3}] * 2
+    [line] = caplog.messages
+    assert line.startswith("The stat 'retry/count' = ")
+    assert "allowed is an integer" in line
