@@ -44,9 +44,13 @@ class OpenSlots(DownloaderInterface):
         )
 
     def is_full(self, site: str) -> bool:
-        """True if a further request of this site would wait in its slot."""
+        """True if a further request of this site would wait in its slot. While the downloader has
+        room for it nevertheless, some may: the next one starts as soon as another ends.
+        """
         slot = self.downloader.slots.get(site)
-        return slot is not None and len(slot.active) >= slot.concurrency
+        if slot is None or len(slot.active) < slot.concurrency:
+            return False
+        return 2 * len(self.downloader.active) > self.downloader.total_concurrency
 
 
 class CrawlEngine(Engine):

@@ -96,6 +96,8 @@ class FakeEngine:
         self.downloader = SimpleNamespace(
             fetch=lambda _: succeed(self.response),
             slots={},
+            active=(),
+            total_concurrency=16,
             get_slot_key=lambda request: (
                 request.meta.get("download_slot") or urlsplit(request.url)[1]
             ),
