@@ -21,7 +21,7 @@ class CrawlEnd:
         self.has_come = False
         """Also if the crawl goes on without this node."""
         self.has_failed = False
-        """True if anything of the crawl is missing, or was when this node could not read it."""
+        """True if anything of the crawl is missing."""
         self._was_idle = False
 
     def come(self, is_idle: bool) -> None:

@@ -324,7 +324,6 @@ class NodeState:
             try:
                 self.outbox.add_claimed(claim, text)
             except Exception as error:  # the text may be anything
-                self.end.has_failed = True
                 self._stats.inc_value("scheduler/unreadable_starts")
                 logger.error(
                     "An entry of CRAWL_START_KEY is no start request, and is set aside: %s. scrapy "
