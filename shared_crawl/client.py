@@ -272,7 +272,9 @@ class CrawlClient:
         hungry    zset    waiting node -> the last offer that it has seen
         claims    hash    id -> node, zero byte, text: start requests not queued yet
         budgets   hash    site -> its pages; site, zero byte -> how many of its requests are taken
-        stats     hash    node, zero byte, name -> this node's number
+        stats     hash    node, zero byte, name -> this node's number; node, zero byte -> when it
+                          came, by the crawl's clock; zero byte, name -> the sum of nodes that have
+                          gone
 
     A node works from when it joins until it is idle, and again from when it takes a request. While
     it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
@@ -464,6 +466,18 @@ class CrawlClient:
                     break
         return total
 
+    async def forget(self) -> int | None:
+        """Forget failed requests and those set aside, and return their number; None if there is no
+        crawl.
+        """
+        if not (await self.counts()).exists:
+            return None
+        keys = self.keys.key("aside"), self.keys.key("failed")
+        commands = [*(("HLEN", key) for key in keys), ("UNLINK", *keys)]
+        async with self.link.use() as connection:
+            set_aside, failed, _ = await connection.execute(commands)
+        return int(set_aside) + int(failed)
+
     async def counts(self) -> Counts:
         """The size of the crawl now."""
         commands = commands_for(self.keys)
@@ -477,7 +491,8 @@ class CrawlClient:
             (fields,) = await connection.execute([command])
         sums: Counter[str] = Counter()
         for field, value in zip(*[iter(fields)] * 2, strict=True):
-            sums[field.rpartition(b"\0")[2].decode()] += int(value)
+            if name := field.rpartition(b"\0")[2]:  # else the time of the node's last ones
+                sums[name.decode()] += int(value)
         return dict(sorted(sums.items()))
 
     def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes, bytes]:

@@ -20,6 +20,7 @@ from semaphore_middleware.commands.verbs import (
     address_of,
     admin_of,
     check_installed,
+    confirmed,
 )
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, refusals_text
@@ -54,20 +55,41 @@ def _check_name(name: str) -> None:
 # Changes -----------------------------------------------------------------------------------------
 
 
-def _verb(name: str, text: str, description: str = "", *, can_hurry: bool = False) -> Verb:
+def _verb(
+    name: str, text: str, description: str = "", *, can_hurry: bool = False, asks: bool = False
+) -> Verb:
     """A verb that changes one crawl."""
 
     def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="NAME", help=CRAWL)
         if can_hurry:
             parser.add_argument("--now", action="store_true", help="drop what is queued")
+        if asks:
+            parser.add_argument("--yes", action="store_true", help="do not ask")
 
-    def run(settings: BaseSettings, options: argparse.Namespace) -> None:
+    def run(settings: BaseSettings, options: argparse.Namespace) -> Status:
         _check_name(options.name)
-        result = asyncio.run(_change(crawls_of(settings), name, options))
+        crawls = crawls_of(settings)
+        if asks and not options.yes:
+            print(asyncio.run(_size(crawls, options.name)))
+            if not confirmed("Forget it? [y/N] "):
+                return Status.DECLINED
+        result = asyncio.run(_change(crawls, name, options))
         print(f"{clean(options.name)}{result}.")
+        return Status.DONE
 
     return Verb(text, run, add_options, description)
+
+
+async def _size(crawls: Crawls, name: str) -> str:
+    async with crawls.open_crawl(name) as crawl:
+        size = await crawl.counts()
+    if not size.exists:
+        raise _no_crawl(name)
+    return (
+        f"{clean(name)} is {size.state}: {count(size.nodes, 'node')}, "
+        f"{count(size.pages, 'page')} fetched, {count(size.unfinished, 'unfinished request')}."
+    )
 
 
 async def _change(crawls: Crawls, verb: str, options: argparse.Namespace) -> str:
@@ -83,6 +105,8 @@ async def _change(crawls: Crawls, verb: str, options: argparse.Namespace) -> str
                 return " has ended" if is_over else " ends when all that is queued is done"
             case "drop" if await crawl.drop():
                 return " is dropped"
+            case "forget" if (number := await crawl.forget()) is not None:
+                return f": {count(number, 'request')} forgotten"
             case "retry" if (number := await crawl.retry()) is not None:
                 requests = f"{count(number, 'request')} {'is' if number == 1 else 'are'}"
                 return f": {requests} queued again"
@@ -96,7 +120,13 @@ END = _verb(
     "because of CRAWL_WAIT. That it has ended is known for 30 days, as at any end.",
     can_hurry=True,
 )
-DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it")
+DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it", asks=True)
+FORGET = _verb(
+    "forget",
+    "forget the requests that were set aside or have failed",
+    "Forget the requests that were set aside, and those that have brought no page: what 'retry' "
+    "would put back. Otherwise they are kept until 30 days after the end.",
+)
 RETRY = _verb(
     "retry",
     "put requests that were set aside or have failed back into the queues",
@@ -197,7 +227,7 @@ def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
     crawls = crawls_of(settings)
     with _lines(options) as lines:
         try:
-            found = asyncio.run(crawls.add_starts(options.name, lines, settings))
+            found, begins = asyncio.run(crawls.add_starts(options.name, lines, settings))
         except CrawlEndedError:
             name = clean(options.name)
             raise CommandError(
@@ -213,6 +243,8 @@ def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
     known = found[Queued.DUPLICATE]
     left_out = f"; {known:,} were queued before" if known else ""
     print(f"{clean(options.name)}: {count(found[Queued.YES], 'request')} queued{left_out}.")
+    if begins:
+        print(f"There was no crawl '{clean(options.name)}': it begins with this.")
 
 
 def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]:

@@ -69,10 +69,10 @@ class Crawls:
 
     async def add_starts(
         self, name: str, lines: Iterable[str], settings: BaseSettings
-    ) -> Counter[Queued]:
-        """Queue start requests, and count the results. This may begin the first run of a crawl, or
-        with `CRAWL_RUN = "new"` a further one. Empty lines and lines with `#` at the beginning are
-        skipped. `settings` are the project's.
+    ) -> tuple[Counter[Queued], bool]:
+        """Queue start requests, and count the results. True with it if there was no such crawl.
+        This may begin the first run of a crawl, or with `CRAWL_RUN = "new"` a further one. Empty
+        lines and lines with `#` at the beginning are skipped. `settings` are the project's.
 
         Raises `CrawlEndedError`, and `ValueError` for a wrong line: the lines before it are queued.
         """
@@ -83,6 +83,7 @@ class Crawls:
         )
         found: Counter[Queued] = Counter()
         async with self.open_crawl(name) as crawl:
+            begins = not (await crawl.counts()).exists
             _, in_common = await crawl.join(new_run=self._settings.run == "new")
             try:
                 serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
@@ -99,7 +100,7 @@ class Crawls:
                         found.update((await crawl.sync(new, working=True)).queued)
             finally:
                 await crawl.leave()
-        return found
+        return found, begins
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
         """Counts by crawl. Keys of other types, or with texts in place of numbers, are not ours:

@@ -15,7 +15,14 @@ from semaphore_middleware.commands.formatting import (
     rule_words,
 )
 from semaphore_middleware.commands.snapshot import NodeRow, Snapshot, check_name, look_at
-from semaphore_middleware.commands.verbs import CommandError, Status, Verb, admin_of, do_with_admin
+from semaphore_middleware.commands.verbs import (
+    CommandError,
+    Status,
+    Verb,
+    admin_of,
+    confirmed,
+    do_with_admin,
+)
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, normal_name, parse_name
@@ -114,7 +121,7 @@ def _run_rule(verb: str, settings: BaseSettings, options: argparse.Namespace) ->
     if verb == "reset" and (rules := do_with_admin(settings, Admin.rules)):
         names = names_of([rule.name for rule in rules])
         print(f"{count(len(rules), 'rule')} will be removed: {names}.")
-        if not options.yes and not _confirmed("Go on? [y/N] "):
+        if not options.yes and not confirmed("Go on? [y/N] "):
             return Status.DECLINED
     return do_with_admin(settings, lambda admin: _change_all(admin, verb))
 
@@ -230,7 +237,7 @@ def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
     """Print the node's permits and waiting requests, ask, and give them all back."""
     node = _find(options.node, Snapshot.of(do_with_admin(settings, Admin.survey), ()).nodes)
     print(_describe(node, value_of("SEMAPHORE_LEASE", settings)))
-    if not options.yes and not _confirmed("Give it all back now? [y/N] "):
+    if not options.yes and not confirmed("Give it all back now? [y/N] "):
         return Status.DECLINED
     permits, requests = do_with_admin(settings, lambda admin: admin.evict(node.node))
     print(f"Gave back {count(permits, 'permit')} and dropped {count(requests, 'waiting request')}.")
@@ -289,7 +296,7 @@ def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
         f"{server} is to grant permits at once, as if it had granted none before. If a node still "
         f"holds any, a site may see too many requests, for up to one lease ({lease})."
     )
-    if not options.yes and not all(map(_confirmed, TRUST_QUESTIONS)):
+    if not options.yes and not all(map(confirmed, TRUST_QUESTIONS)):
         return Status.DECLINED
     do_with_admin(settings, Admin.trust)
     print("Permits are granted from now on.")
@@ -304,15 +311,3 @@ TRUST = Verb(
     "waits until every permit that it may have granted earlier has expired. Use it only if none of "
     "them can still be held: else a site may see more requests than its limit.",
 )
-
-
-def _confirmed(question: str) -> bool:
-    """Ask. True if the answer is yes; else print that nothing was changed."""
-    try:
-        is_yes = input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        print()
-        is_yes = False
-    if not is_yes:
-        print("Nothing was changed.")
-    return is_yes

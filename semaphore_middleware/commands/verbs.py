@@ -74,6 +74,18 @@ def _how_to_install(library: str) -> str:
     return f"this needs {library}: pip install 'scrapy-semaphore[commands]'"
 
 
+def confirmed(question: str) -> bool:
+    """Ask. True if the answer is yes; else print that nothing was changed."""
+    try:
+        is_yes = input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        is_yes = False
+    if not is_yes:
+        print("Nothing was changed.")
+    return is_yes
+
+
 # The server --------------------------------------------------------------------------------------
 
 

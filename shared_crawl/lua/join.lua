@@ -12,6 +12,24 @@
 
 @include(shared/common)
 
+local SUMMED_AT_ONCE = 500 -- numbers of nodes
+
+-- Adds up the numbers of nodes that have gone, some in each call. None of them has called for an hour, so it
+-- sends them no more.
+local function sum_stats()
+  local cursor = redis.call('HGET', run, 'stats_cursor') or 0
+  local next_cursor, found = unpack(redis.call('HSCAN', stats, cursor, 'COUNT', SUMMED_AT_ONCE))
+  redis.call('HSET', run, 'stats_cursor', next_cursor)
+  for i = 1, #found, 2 do
+    local name, stat = string.match(found[i], '^(%Z+)%z(.*)$')
+    local is_here = name and (redis.call('ZSCORE', nodes, name) or redis.call('ZSCORE', working, name))
+    if name and not is_here and now - (redis.call('HGET', stats, name .. '\0') or 0) > HOUR then
+      if stat ~= '' then redis.call('HINCRBY', stats, '\0' .. stat, found[i + 1]) end
+      redis.call('HDEL', stats, found[i])
+    end
+  end
+end
+
 local version = next_argument()
 local new_run = next_argument()
 local identity = next_argument()
@@ -76,5 +94,6 @@ if identity ~= '' then
 end
 renew_presence()
 renew_lease()
+sum_stats()
 local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
 return { run_id, redis.call('HLEN', requests), of_run or '', previous, salt }

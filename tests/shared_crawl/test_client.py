@@ -536,6 +536,24 @@ def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:
     assert crawl_keys(client) == []
 
 
+# Sums --------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_nodes_that_have_gone_become_one_sum(client: Redis, one: Node) -> None:
+    stats = one.keys.key("stats")
+    for name in ("a", "b"):
+        gone = node(client, name)
+        result_of(gone.sync(stats={"item_scraped_count": 2, "retry/count": 1}))
+        gone.leaves()
+        client.hincrby(stats, gone.node + "\0", -AN_HOUR_MS)  # so long ago
+    result_of(one.sync(stats={"item_scraped_count": 3}, working=True))
+    sums = {"item_scraped_count": 7, "retry/count": 2}
+    assert result_of(one.stats()) == sums
+    node(client, "new")
+    assert result_of(one.stats()) == sums
+    assert client.hlen(stats) == 2 + 2
+
+
 # Another version ---------------------------------------------------------------------------------
 
 

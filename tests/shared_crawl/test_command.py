@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from shared_crawl.client import NextStep
+from shared_crawl.client import NextStep, Outcome
 from tests.crawler.conftest import Scrapy, serving
 from tests.semaphore_middleware.redis.test_refusals import meet_a_wall
 from tests.support.cli import Ran, semaphore
@@ -60,7 +60,10 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     client.hset("{crawl:books}:run", "version", "1")
     status, _, error = ran(server, "add", "books", "http://a/")
     assert (status, "is in use by another version" in error) == (2, True)
-    assert ran(server, "drop", "books") == (0, "books is dropped.\n", "")
+    size = "books is running: 1 node, 0 pages fetched, 2 unfinished requests.\n"
+    kept = ran(server, "drop", "books")
+    assert (kept.status, kept.out) == (1, f"{size}Forget it? [y/N]\nNothing was changed.\n")
+    assert ran(server, "drop", "books", "--yes") == (0, "books is dropped.\n", "")
     assert two.size.queued == 1
     told = ran(server, "status", "nothing")
     assert told == (4, "", "scrapy frontier: there is no crawl 'nothing'\n")
@@ -92,7 +95,8 @@ def test_requests_are_added_from_wherever_they_are(
     server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
     asked = ["https://a.example/1", '{"url": "https://a.example/2", "priority": 7}']
-    assert ran(server, "add", "site", *asked) == (0, "site: 2 requests queued.\n", "")
+    begun = "site: 2 requests queued.\nThere was no crawl 'site': it begins with this.\n"
+    assert ran(server, "add", "site", *asked) == (0, begun, "")
     file = tmp_path / "urls"
     file.write_text("\ufeff# pages\nhttps://a.example/1\n\n  # more\nhttps://a.example/3\n")
     said = "site: 1 request queued; 1 were queued before.\n"
@@ -145,12 +149,12 @@ def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -
     name, shown = "a\x1b[2J\n\udcff", r"a\x1b[2J\n\udcff"
     node(client, "one", crawl=name)
     said = []
-    for words in (["status"], ["status", name], ["retry", name], ["drop", name]):
+    for words in (["status"], ["status", name], ["retry", name], ["drop", name, "--yes"]):
         told = ran(server, *words)
         assert told.status == 0
         said += told.lines
     assert [line.split()[0] for line in said] == [*("crawl", shown) * 2, f"{shown}:", shown]
-    told = ran(server, "drop", f"{name}s")
+    told = ran(server, "drop", f"{name}s", "--yes")
     assert told == (4, "", f"scrapy frontier: there is no crawl '{shown}s'\n")
 
 
@@ -176,3 +180,19 @@ def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_
             assert status == 0
             assert printed.replace("URL", site.url) in shown
     assert list(client.scan_iter("{crawl:*")) == []
+
+
+def test_what_has_failed_is_forgotten(server: RedisServer, client: Redis) -> None:
+    one = node(client, "one", crawl="books")
+    for _ in range(2):
+        one.push(b"down")
+        one.finishes(one.pop(), Outcome.FAILED)
+    assert ran(server, "forget", "books") == (0, "books: 2 requests forgotten.\n", "")
+    assert one.size.failed == 0
+    assert ran(server, "forget", "nobooks").status == 4
+
+
+def test_requests_for_a_name_that_is_no_crawl_say_that_they_begin_one(server: RedisServer) -> None:
+    begun = "bokos: 1 request queued.\nThere was no crawl 'bokos': it begins with this.\n"
+    assert ran(server, "add", "bokos", "http://a/") == (0, begun, "")
+    assert ran(server, "add", "bokos", "http://b/").out == "bokos: 1 request queued.\n"

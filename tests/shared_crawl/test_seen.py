@@ -85,6 +85,7 @@ def ages(crawl: Node, seconds: int) -> None:
     key, entry = crawl.keys.key("seen"), LENGTH + TIME_LENGTH
     buckets: Any = crawl.client.hgetall(key)
     buckets.pop(b"count")
+    buckets.pop(b"buckets", None)
     for name, bucket in buckets.items():
         entries = [bucket[at : at + entry] for at in range(0, len(bucket), entry)]
         older = [
@@ -117,6 +118,17 @@ def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
     assert push(second, known) == [False] * 50 + [True] * 150
     second.drops()
     assert crawl_keys(client) == []
+
+
+def test_what_counts_as_new_again_takes_no_room_for_ever(client: Redis) -> None:
+    crawl = node(client, "one", recrawl_after=10_000.0)
+    chance, sizes = random.Random(7), []
+    for _ in range(12):
+        assert all(push(crawl, [chance.randbytes(8) for _ in range(500)]))
+        ages(crawl, 5_001)
+        sizes.append(crawl.size.seen)
+    assert sizes[0] == 500
+    assert max(sizes) < 2500, "of 6000"
 
 
 def test_a_server_that_is_full_has_seen_what_it_has_queued(chosen: Node) -> None:

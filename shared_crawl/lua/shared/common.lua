@@ -289,7 +289,9 @@ end
 
 -- Arguments: how many numbers of the node follow, and of each its name and the number.
 local function write_stats()
-  for _ = 1, next_number() do
+  local count = next_number()
+  if count > 0 then redis.call('HSET', stats, node .. '\0', now) end
+  for _ = 1, count do
     local name = next_argument()
     redis.call('HSET', stats, node .. '\0' .. name, next_argument())
   end

@@ -1,12 +1,13 @@
 -- Included by `sync`, after joined.lua: the fingerprints seen by the crawl, in some 10 bytes each.
--- `seen` is a hash. Its field `count` is the number of fingerprints; each other field is a bucket, named by a
--- number, and its value the fingerprints in it, one behind the other. There is a bucket for each
--- `PER_BUCKET` fingerprints. In a timed run each is followed by the time when it was last queued (s). Where a
--- fingerprint belongs follows from the number of buckets. A further one takes about half of an earlier one's
--- (linear hashing: Litwin, 1980), so that no call ever moves many.
+-- `seen` is a hash. Its field `count` is the number of fingerprints, and `buckets`, if there, that of
+-- buckets; each other field is a bucket, named by a number, and its value the fingerprints in it, one behind
+-- the other. There is a bucket for each `PER_BUCKET` fingerprints, or more. In a timed run each is followed
+-- by the time when it was last queued (s); those that count as new again are dropped when their bucket is
+-- written. Where a fingerprint belongs follows from the number of buckets. A further one takes about half of
+-- an earlier one's (linear hashing: Litwin, 1980), so that no call ever moves many.
 
 local LENGTH, TIME_LENGTH, PER_BUCKET = 8, 4, 32
-local seen_count, has_times, entry_length -- `see` reads them when it is first called
+local seen_count, bucket_count, has_times, entry_length -- `see` reads them when it is first called
 
 -- The largest power of two up to this number.
 local function power_below(number)
@@ -53,28 +54,37 @@ local function add_bucket(new)
   redis.call('HSET', seen, old, table.concat(stay), new, table.concat(move))
 end
 
+-- The bucket without those that count as new again, and how many these are.
+local function without_old(fingerprints)
+  if not has_times or recrawl_after_s == 0 then return fingerprints, 0 end
+  local kept = {}
+  for at = 1, #fingerprints, entry_length do
+    if not is_long_ago(fingerprints, at) then
+      table.insert(kept, string.sub(fingerprints, at, at + entry_length - 1))
+    end
+  end
+  return table.concat(kept), #fingerprints / entry_length - #kept
+end
+
 -- True if the fingerprint was not seen before, or long ago. The first write of a call is in joined.lua, and a
 -- full server refuses that write or none: so a count never lacks its bucket.
 local function see(fingerprint)
   if not seen_count then
-    seen_count = tonumber(redis.call('HGET', seen, 'count') or 0)
+    local count, buckets = unpack(redis.call('HMGET', seen, 'count', 'buckets'))
+    seen_count = tonumber(count or 0)
+    bucket_count = tonumber(buckets or math.floor(seen_count / PER_BUCKET) + 1)
     has_times = is_timed()
     entry_length = LENGTH + (has_times and TIME_LENGTH or 0)
   end
-  local buckets = math.floor(seen_count / PER_BUCKET) + 1
-  local bucket = bucket_of(fingerprint, buckets)
-  local fingerprints = fingerprints_in(bucket)
-  local at = position_of(fingerprint, fingerprints)
-  if at and is_long_ago(fingerprints, at) then
-    local before = string.sub(fingerprints, 1, at - 1)
-    local behind = string.sub(fingerprints, at + entry_length)
-    redis.call('HSET', seen, bucket, before .. entry_of(fingerprint) .. behind)
-    return true
-  elseif at then
-    return false
-  end
-  seen_count = seen_count + 1
+  local bucket = bucket_of(fingerprint, bucket_count)
+  local fingerprints, dropped = without_old(fingerprints_in(bucket))
+  if position_of(fingerprint, fingerprints) then return false end
+  seen_count = seen_count + 1 - dropped
   redis.call('HSET', seen, bucket, fingerprints .. entry_of(fingerprint), 'count', seen_count)
-  if seen_count % PER_BUCKET == 0 then add_bucket(buckets) end
+  if seen_count >= PER_BUCKET * bucket_count then
+    add_bucket(bucket_count)
+    bucket_count = bucket_count + 1
+    if has_times then redis.call('HSET', seen, 'buckets', bucket_count) end
+  end
   return true
 end
