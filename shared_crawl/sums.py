@@ -43,10 +43,15 @@ def _is_count(value: object) -> bool:
 
 
 class SummedStats:
-    """A node's share of the sums. Each number is sent once an interval, if it has changed."""
+    """A node's share of the sums. Each number is sent once an interval, if it has changed. Stats
+    whose names begin with one of `more` are summed up, too.
+    """
 
-    def __init__(self, stats: StatsCollector, interval_s: float) -> None:
+    def __init__(
+        self, stats: StatsCollector, interval_s: float, more: tuple[str, ...] = ()
+    ) -> None:
         self._stats = stats
+        self._prefixes = PREFIXES + more
         self._interval_s = interval_s
         self._sent: dict[str, int] = {}
         self._due_at = 0.0  # loop time
@@ -57,7 +62,7 @@ class SummedStats:
         summed = {
             name: value
             for name, value in self._stats.get_stats().items()
-            if isinstance(name, str) and (name in NAMES or name.startswith(PREFIXES))
+            if isinstance(name, str) and (name in NAMES or name.startswith(self._prefixes))
         }
         numbers = {name: value for name, value in summed.items() if _is_count(value)}
         if len(numbers) < len(summed) and not self._has_warned:

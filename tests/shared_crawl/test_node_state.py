@@ -365,3 +365,15 @@ def test_a_server_without_the_numbers_is_sent_them_again(node: Node) -> None:
         lost()
         node.enqueue("http://a/")
         assert node.exchange().stats == {"item_scraped_count": 1}
+
+
+def test_stats_that_a_project_names_are_summed_up() -> None:
+    node = Node(sum_stats=("shop/", "prices"))
+    stats = node.state._stats
+    stats.set_value("shop/products", 3)
+    stats.set_value("shop/last", "a text")
+    stats.set_value("prices", 2)
+    stats.set_value("other", 1)
+    node.enqueue("http://a/")
+    node.now += LEASE_S
+    assert node.exchange().stats == {"shop/products": 3, "prices": 2}
