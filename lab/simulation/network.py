@@ -223,9 +223,6 @@ class Wire:
             commands.append(command)
         self._network.send(self, commands)
 
-    async def send_command(self, name: str, **_: object) -> None:
-        self._network.send(self, [[name.encode()]])
-
     def receive(self, what: Any) -> None:
         """Replies, messages or an error have come."""
         self._inbox.extend(what if isinstance(what, list) else [what])

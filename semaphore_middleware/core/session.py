@@ -52,6 +52,7 @@ class Session:
         """Small values shared by all nodes."""
         self._settled = asyncio.Event()
         self._epoch = b""  # of the accounts
+        self._connection: Connection | None = None  # the one over which all was sent
         period = RENEWAL * options.lease
         self._subscription = Subscription(
             self.link,
@@ -135,24 +136,25 @@ class Session:
 
     async def _call_once(self) -> None:
         try:
-            await self._sync(await self._connect())
+            async with self.link.use() as connection:
+                await self._join_again(connection)
+                await self._sync(connection)
         except Exception:
             self.cache.give_up()
             await self.link.close()  # over a new connection everything is sent again
             raise
 
-    async def _connect(self) -> Connection:
-        """The connection to the server, in the epoch of this session."""
-        if self.link.is_open:
-            return await self.link.open()
-        connection = await self.link.open()
+    async def _join_again(self, connection: Connection) -> None:
+        """Over a new connection: join the epoch, and send everything again."""
+        if connection is self._connection:
+            return
         await self._recovery.join_epoch(connection)
         self.outbox.send_all()
         # Not whether this joined another one: an earlier call may have, whose reply was lost.
         if self._recovery.epoch != self._epoch:
             await self._begin_epoch()
+        self._connection = connection
         self._emit(Reconnected)
-        return connection
 
     async def _sync(self, connection: Connection) -> None:
         """Make the next call, and apply the replies."""
@@ -224,7 +226,7 @@ class Session:
 
     async def _join(self) -> None:
         """At the start: check that nothing is missing, and join the epoch."""
-        connection = await self.link.open()
+        self._connection = connection = await self.link.open()
         await self._store.check_rights(connection)
         await self.link.check_subscription(self._store.channels)
         await self._recovery.join_epoch(connection)

@@ -223,12 +223,8 @@ class Connection:
         long.
         """
         try:
-            if not self.is_open:
-                raise ConnectionResetError("the connection is closed")
-            # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
-            packed = [pack_command(command) for command in commands]
             async with asyncio.timeout(self._time_limit):
-                await self._connection.send_packed_command(b"".join(packed), check_health=False)
+                await self._send(commands)
                 return [await self._read_reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
@@ -305,7 +301,7 @@ class Connection:
                 if message is None:  # what redis-py returns after `timeout`
                     if ping_sent:
                         raise ConnectionResetError("no answer")
-                    await self._connection.send_command("PING", check_health=False)
+                    await self._send([("PING",)])
                     ping_sent = True
                     continue
                 ping_sent = False
@@ -327,6 +323,16 @@ class Connection:
         if self._search is not None and not self._replaced:
             self._search.cancel()
         await self._connection.disconnect(nowait=True)
+
+    async def _send(self, commands: Sequence[tuple[Any, ...]]) -> None:
+        """Send commands, if the connection is open: redis-py would open it again without saying so,
+        and without the subscription.
+        """
+        if not self.is_open:
+            raise ConnectionResetError("the connection is closed")
+        # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
+        packed = b"".join(pack_command(command) for command in commands)
+        await self._connection.send_packed_command(packed, check_health=False)
 
     async def _read_reply(self) -> Any:
         try:

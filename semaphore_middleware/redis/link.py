@@ -12,6 +12,7 @@ from typing import TypeVar
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.scripts import ECHO, Call, run_scripts
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two attempts to reach it
 BESIDE_S = 10.0  # after which the other link reports that the server is away, if it is
 
 T = TypeVar("T")
+
+
+class NoEchoError(ServerUnreachableError):
+    """A message to oneself has not come."""
 
 
 class Link:
@@ -46,6 +51,7 @@ class Link:
         self._lock = asyncio.Lock()  # one call at a time
         self._connection: Connection | None = None
         self._failures = 0
+        self._failing_since = math.inf
         self._away_since = math.inf  # as logged
         self._log_at = -math.inf  # not before
 
@@ -113,20 +119,18 @@ class Link:
 
     async def look(self) -> None:
         """Check for another master, and for another life of the server."""
-        connection = await self.open()
-        connection.look_for_master()
-        await connection.check_server()
-        self.life = connection.life
+        async with self.use() as connection:
+            connection.look_for_master()
+            await connection.check_server()
+            self.life = connection.life
 
     async def failed(self, error: Exception) -> None:
         """Log a failed attempt, now and then, and wait before the next one."""
         self.problem = error
         self._failures += 1
         now = asyncio.get_running_loop().time()
-        if self._beside is not None and self._failures == 1:
-            self._log_at = max(self._log_at, now + BESIDE_S)
-        is_other_logging = self._beside is not None and self._beside.is_away
-        if self._while_away is not None and now >= self._log_at and not is_other_logging:
+        self._failing_since = min(self._failing_since, now)
+        if self._while_away is not None and now >= self._log_at and not self._may_pass(now):
             self._away_since = min(self._away_since, now)
             interval = max(FIRST_LOG_INTERVAL_S, now - self._away_since)
             self._log_at = now + min(LONGEST_LOG_INTERVAL_S, interval)
@@ -143,7 +147,15 @@ class Link:
             logger.warning("Reached %s, after %.0f s.", self.server, away_s)
             self._away_since = math.inf
             self._log_at = min(self._log_at, now + FIRST_LOG_INTERVAL_S)
-        self._failures, self.problem = 0, None
+        self._failures, self._failing_since, self.problem = 0, math.inf, None
+
+    def _may_pass(self, now: float) -> bool:
+        """Whether the link beside this one may log the same, or soon both will be back."""
+        if self._beside is None:
+            return False
+        if isinstance(self.problem, NoEchoError):  # calls are answered
+            return self._failures == 1
+        return self._beside.is_away or now < self._failing_since + BESIDE_S
 
     async def check_subscription(self, channels: Sequence[bytes]) -> None:
         """Subscribe over a second connection, and leave. Raises `ServerRefusedError` where a right
@@ -163,7 +175,8 @@ class Link:
 
 class Subscription:
     """Calls `on_message(payload)` for each message on the channels, from `start` to `close`, over a
-    link of its own, beside the one for calls.
+    link of its own, beside the one for calls. The first channel is only this node's: over the other
+    link each new subscription is sent an echo there, and without that it is made anew.
 
     `on_message(None)`: the subscription has begun, maybe anew: earlier messages were missed. After
     `ping_after` seconds without a message the server is asked whether it is there. `without` is for
@@ -178,27 +191,65 @@ class Subscription:
         on_message: Callable[[bytes | None], None],
         without: str,
     ) -> None:
+        self._calls = calls
         self._link = Link(calls.server, lambda: f"Without it {without}", beside=calls)
         self._channels = channels
         self._ping_after = ping_after
         self._on_message = on_message
-        self._listener: asyncio.Task[None] | None = None
+        self._has_begun = asyncio.Event()  # and its echo was not sent yet
+        self._has_heard = asyncio.Event()
+        self._deaf: NoEchoError | None = None  # why it was closed, if so
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to listen."""
-        self._listener = asyncio.create_task(self._listen())
+        self._tasks = [asyncio.create_task(work) for work in (self._listen(), self._check())]
 
     async def _listen(self) -> None:
         while True:
             try:
+                self._deaf = None
                 connection = await self._link.open()
                 await connection.listen(self._channels, self._ping_after, self._hear)
             except Exception as error:  # any: without this task, no message would ever come
-                await self._link.failed(error)
+                await self._link.failed(self._deaf or error)
 
     def _hear(self, payload: bytes | None) -> None:
-        self._link.succeeded()
-        self._on_message(payload)
+        if payload is None:
+            self._has_begun.set()
+        else:
+            self._link.succeeded()
+            self._has_heard.set()
+        if payload != b"echo":
+            self._on_message(payload)
+
+    async def _check(self) -> None:
+        """Leave each new subscription that its echo does not reach: nobody would notice that no
+        message ever comes.
+        """
+        server = self._calls.server
+        while True:
+            await self._has_begun.wait()
+            self._has_begun.clear()
+            await self._send_echo()
+            try:
+                async with asyncio.timeout(server.call_timeout):
+                    await self._has_heard.wait()
+            except TimeoutError:
+                if not self._has_begun.is_set():  # else the echo was an earlier subscription's
+                    self._deaf = NoEchoError(f"{server} brings no messages")
+                    await self._link.close()
+
+    async def _send_echo(self) -> None:
+        """Publish, as the scripts do, what is to be heard."""
+        while True:
+            self._has_heard.clear()
+            try:
+                async with self._calls.use() as connection:
+                    await run_scripts(connection, [Call(ECHO, self._channels[:1], ())])
+                return
+            except (ServerUnreachableError, ServerRefusedError):  # it is the calls' to log that
+                await asyncio.sleep(self._ping_after)
 
     async def renew(self) -> None:
         """Subscribe anew: another server may be the master now."""
@@ -206,6 +257,6 @@ class Subscription:
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

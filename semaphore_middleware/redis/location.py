@@ -83,6 +83,7 @@ class Server:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._url = url
+        self.call_timeout = call_timeout
         more = options or {}
         check_names(more)
         try:

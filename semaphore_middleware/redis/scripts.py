@@ -70,6 +70,7 @@ INSPECT = Script("inspect", read_only=True)
 EVICT = Script("evict")
 CHANGE_RULE = Script("change_rule")
 FORGET = Script("forget")
+ECHO = Script("echo")
 
 
 async def run_scripts(

@@ -55,9 +55,16 @@ class FakeConnection:
     listen: Callable[..., Any]
     life: str = ""
     is_open: bool = True
+    has_read_only_scripts: bool = True
 
     async def subscribe(self, _: object) -> None:
         pass
+
+    async def call(self, commands: Sequence[object]) -> list[None]:
+        return [None for _ in commands]
+
+    def check(self, replies: list[None]) -> list[None]:
+        return replies
 
     async def close(self) -> None:
         self.is_open = False
@@ -69,6 +76,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.channels = (b"node", b"changes")
         self.node = "n"
+        self.call_timeout = CALL_TIMEOUT_S
         self.recovery = self
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
@@ -98,6 +106,7 @@ class FakeServer:
         self.tell = tell
         if not self.is_deaf:
             tell(None)
+            asyncio.get_running_loop().call_soon(tell, b"echo")
         await asyncio.Event().wait()
 
     async def sync(self, _: object, said: Sequence[Statement], look: bool) -> list[Reply] | None:
