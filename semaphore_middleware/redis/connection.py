@@ -280,7 +280,8 @@ class Connection:
         (reply,) = await self.call([("SUBSCRIBE", *channels)])  # the first of as many as channels
         if isinstance(reply, Exception):
             names = ", ".join(repr(channel.decode("utf-8", "replace")) for channel in channels)
-            raise ServerRefusedError(f"{self._explain(reply)}; the channels are {names}")
+            error = self._explain(reply)
+            raise type(error)(f"{error}; the channels are {names}")
 
     async def listen(
         self, channels: Sequence[bytes], ping_after: float, on_message: Callable[[Any], None]
@@ -376,7 +377,9 @@ class Connection:
         if isinstance(error, InvalidResponse) or "Protocol" in text:
             return ServerRefusedError(f"{name} does not use the Redis protocol{self._hint}")
         if isinstance(error, ResponseError):
-            return ServerRefusedError(f"{name} refuses: {text}")
+            never_passes = re.search("DB index|SELECT is not allowed", text)
+            kind = ServerRefusedError if never_passes else ServerUnreachableError
+            return kind(f"{name} refuses: {text}")
         hung_up = any(isinstance(cause, HUNG_UP) for cause in _causes(error))
         if (hung_up and not self.address.path) or (
             self._is_tls and isinstance(error, TimeoutError)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.model import chance
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.scripts import ECHO, Call, run_scripts
@@ -17,7 +18,7 @@ from semaphore_middleware.redis.scripts import ECHO, Call, run_scripts
 logger = logging.getLogger(__name__)
 
 FIRST_LOG_INTERVAL_S, LONGEST_LOG_INTERVAL_S = 5.0, 300.0  # between lines about one that is away
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two attempts to reach it
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts to reach it, on average
 BESIDE_S = 10.0  # after which the other link reports that the server is away, if it is
 
 T = TypeVar("T")
@@ -90,13 +91,17 @@ class Link:
     async def insist(
         self, call: Callable[[], Awaitable[T]], give_up: tuple[type[Exception], ...]
     ) -> T:
-        """The result of a call, with as many attempts as it takes. Raises errors in `give_up`."""
+        """The result of a call, with as many attempts as it takes. Raises errors in `give_up`.
+
+        An attempt that fails keeps no connection: where there are few, another node may need it.
+        """
         while True:
             try:
                 result = await call()
             except give_up:
                 raise
             except (ServerUnreachableError, ServerRefusedError) as error:
+                await self.close()
                 await self.failed(error)
             else:
                 self.succeeded()
@@ -137,7 +142,8 @@ class Link:
             logger.warning("%s. %s.", error, self._while_away())
         # The first attempt after a break is often too early, so the second one comes as soon.
         doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
-        await asyncio.sleep(min(LONGEST_PAUSE_S, doubled))
+        # By chance, so that not all nodes come back at once.
+        await asyncio.sleep(min(LONGEST_PAUSE_S, doubled) * (0.5 + chance.fraction()))
 
     def succeeded(self) -> None:
         """An attempt has not failed."""

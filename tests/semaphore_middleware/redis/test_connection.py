@@ -14,6 +14,7 @@ from shared_crawl.client import CrawlClient
 from shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import PASSWORD, eventually, refusal, shown
+from tests.support.restricted import Restricted
 from tests.support.servers import RedisServer, SentinelServer, free_port
 
 
@@ -190,6 +191,34 @@ async def test_opening_waits_and_may_be_cancelled(caplog: Log) -> None:
         await opening
     finally:
         server.remove()
+
+
+@pytest.mark.parametrize("command", [b"CLIENT", b"INFO", b"SUBSCRIBE", b"SCRIPT", b"EVALSHA"])
+@pytest.mark.parametrize("error", ["BUSY Redis is busy", "upstream failure"])
+async def test_what_passes_is_awaited_at_the_start(
+    server: RedisServer, command: bytes, error: str, caplog: Log
+) -> None:
+    async with Restricted(server.path) as proxy:
+        refused = f"-{error}\r\n".replace("-u", "-ERR u").encode()
+        proxy.answer = lambda sent: refused if sent[0] == command else None
+        semaphore = FairSemaphore(proxy.url)
+        opening = asyncio.create_task(semaphore.open())
+        await eventually(lambda: error in caplog.text)
+        assert not opening.done()
+        proxy.answer = lambda _: None
+        await opening
+        await semaphore.close()
+
+
+async def test_nodes_that_start_together_leave_each_other_connections() -> None:
+    """Each needs two."""
+    with RedisServer("--maxclients", "2") as server:
+
+        async def work() -> None:
+            async with FairSemaphore(server.url, recovery_wait=0) as node, node.permit("s", 1):
+                pass
+
+        await asyncio.gather(work(), work())
 
 
 async def test_a_server_that_turns_replica_is_awaited(server: RedisServer, caplog: Log) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.model import chance
 from semaphore_middleware.redis import link
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
@@ -37,7 +38,10 @@ def clock(monkeypatch: Patch) -> Clock:
     return clock
 
 
-async def test_a_server_that_is_away_is_said_less_and_less_often(clock: Clock, caplog: Log) -> None:
+async def test_a_server_that_is_away_is_said_less_and_less_often(
+    clock: Clock, caplog: Log, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(chance, "fraction", lambda: 0.5)  # no jitter
     said: list[float] = []
 
     def while_away() -> str:
@@ -65,6 +69,18 @@ async def test_a_server_that_is_away_is_said_less_and_less_often(clock: Clock, c
     await clock.sleep(link.FIRST_LOG_INTERVAL_S)
     await calls.failed(AWAY)
     assert caplog.messages[-1] == "cannot reach it. Nothing goes on."
+
+
+async def test_nodes_do_not_come_back_in_step(clock: Clock) -> None:
+    pauses = []
+    for _ in range(20):
+        calls = Link(Server("redis://localhost", 1.0))
+        for _ in range(10):
+            before = clock.now
+            await calls.failed(AWAY)
+        pauses.append(clock.now - before)
+    assert len({round(pause, 1) for pause in pauses}) >= 5
+    assert all(1.0 <= pause < 3.0 for pause in pauses)
 
 
 async def test_messages_that_are_missed_alone_are_said(clock: Clock, caplog: Log) -> None:
