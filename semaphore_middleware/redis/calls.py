@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 STATEMENTS_PER_CALL = 100
 LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
+LOSSES_INTERVAL_S = 60.0  # between two log lines about a server that loses data again and again
 TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
 
 
@@ -68,6 +69,7 @@ class Recovery:
         self._connection: Connection | None = None
         self._over_at: float | None = None  # when a wait that was logged ends, on the loop's clock
         self._countdown: asyncio.TimerHandle | None = None
+        self._log_losses_at = -math.inf  # not before, if it goes on losing data
         self.epoch = b""
         """Id of the epoch in this node's statements; empty: none yet."""
 
@@ -100,14 +102,27 @@ class Recovery:
         begun = Begun.read(reply, connection.server_name)
         is_new = begun.epoch != self.epoch
         self.epoch = begun.epoch
-        if is_new and begun.may_evict:
-            logger.warning(
-                "%s evicts keys when its memory is full. Each time, no permit is granted "
-                "for a while: set its maxmemory-policy to noeviction.",
-                connection.server_name,
-            )
         if is_new and begun.left > 0:
             self._on_loss(begun.left)
+        if is_new:
+            self._log_loss(begun, connection)
+        self._note_wait(begun.left, connection)
+        return is_new
+
+    def _log_loss(self, begun: Begun, connection: Connection) -> None:
+        """Log that the server has lost data; if it does so again and again, once a minute."""
+        now = asyncio.get_running_loop().time()
+        if now < self._log_losses_at and (self.is_waiting or begun.may_evict):
+            return
+        self._log_losses_at = now + LOSSES_INTERVAL_S
+        if begun.may_evict:
+            logger.warning(
+                "%s evicts keys when its memory is full. No permit is granted while it does, nor "
+                "for %.1f s after: set its maxmemory-policy to noeviction.",
+                connection.server_name,
+                self._wait,
+            )
+        if begun.left > 0:
             logger.warning(
                 "%s is new, or may have lost its data (prefix %r). No permit is granted for "
                 "%.1f s, until all that were granted before are given back or have expired.",
@@ -115,8 +130,6 @@ class Recovery:
                 self._keys.prefix,
                 begun.left,
             )
-        self._note_wait(begun.left, connection)
-        return is_new
 
     def _note_wait(self, left: float, connection: Connection) -> None:
         """The wait ends in so many seconds: an operator may have ended it."""

@@ -9,7 +9,7 @@ from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
-from semaphore_middleware.redis import protocol
+from semaphore_middleware.redis import calls, protocol
 from semaphore_middleware.redis.scripts import BEGIN_EPOCH
 from tests.support.crawls import Log
 from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, Recorder
@@ -133,6 +133,25 @@ async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: O
     outside.client.config_set("maxmemory", 10**9)
     await a.renew("s")
     assert outside.held() == {"a": 1}
+
+
+@pytest.mark.parametrize(("policy", "lines"), [("volatile-ttl", 2), ("noeviction", 1)])
+async def test_a_server_that_goes_on_losing_data_is_said_once_a_minute(
+    server: RedisServer, outside: Outside, caplog: Log, policy: str, lines: int
+) -> None:
+    outside.client.config_set("maxmemory-policy", policy)
+    outside.client.config_set("maxmemory", 10**9)
+    a = await Caller.join(server, "a")
+    caplog.clear()
+    a.recovery._log_losses_at = 0.0
+    for times in (1, 2):
+        for _ in range(9):
+            be_in_another_life(outside)
+            await a.begin_epoch()
+        assert len(caplog.messages) == times * lines
+        assert ("No permit is granted while it does" in caplog.text) == (policy != "noeviction")
+        a.recovery._log_losses_at -= calls.LOSSES_INTERVAL_S
+    assert len(a.losses) == 18
 
 
 async def test_no_newcomer_shortens_the_wait(server: RedisServer, newborn: RedisServer) -> None:
