@@ -176,22 +176,28 @@ class Connection:
             raise ClusterNodeError(
                 f"{self.server_name} is a node of a cluster; write redis+cluster://host:port"
             )
-        version = info.get("redis_version", "0")
+        for field in ("redis_version", "role", "run_id"):
+            if field not in info:
+                raise ServerRefusedError(
+                    f"{self.server_name} does not report a {field} in INFO, as Redis and Valkey do"
+                )
+        version = info["redis_version"]
         numbers = tuple(int(part) for part in version.split(".")[:2])
         if numbers < OLDEST_VERSION:
             raise ServerRefusedError(
                 f"{self.server_name} is version {version}; version 6.2 or newer is needed"
             )
         self.has_read_only_scripts = numbers >= READ_ONLY_SCRIPTS_SINCE
-        if info.get("role") != "master":
+        if info["role"] == "slave":
             if self._target.was_found:  # a failover goes on
                 raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
             raise ServerRefusedError(
                 f"{self.server_name} is a read-only replica; give the address of its master"
             )
-        if "run_id" not in info:
+        if info["role"] != "master":
             raise ServerRefusedError(
-                f"{self.server_name} does not report a run_id, as Redis and Valkey do"
+                f"{self.server_name} has the role {info['role']!r}, in which it does not keep data "
+                "by itself; give the address of a master that no other one writes to"
             )
         self.life = f"{info['run_id']} {info.get('master_replid', '')}"
         is_limited = info.get("maxmemory", "0") != "0"
@@ -391,7 +397,7 @@ class Connection:
     def _hint(self) -> str:
         """A guess why a server hangs up, or sends nonsense."""
         if not self._is_tls:
-            return "; if it uses TLS, write rediss://"
+            return "; if it uses TLS, write rediss://; if it is a proxy, give the server's address"
         names = _given_tls_options(self._connector.options)
         return f"; it may not use TLS, or ask for another certificate ({names})"
 

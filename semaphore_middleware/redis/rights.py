@@ -25,10 +25,16 @@ async def try_rights(
     needed = f"all keys and channels begin with {tag!r}"
     call = Call(TRY_RIGHTS, (trial, *keys), sorted(commands_in(scripts)))
     try:
-        (denied,) = await run_scripts(connection, [call])
+        ((denied, missing),) = await run_scripts(connection, [call])
     except ServerRefusedError as error:
         raise ServerRefusedError(f"{error}; {needed}") from None
     await connection.execute([("PING",)])  # a subscription asks so whether the server is there
+    if missing:
+        libraries = " and ".join(library.decode() for library in missing)
+        raise ServerRefusedError(
+            f"{connection.server_name} lacks what scripts need, and Redis and Valkey have: "
+            f"Lua's {libraries}"
+        )
     if denied:
         commands = ", ".join(command.decode() for command in denied)
         raise ServerRefusedError(

@@ -2,10 +2,10 @@
 -- when it is first needed. Leaves nothing.
 -- KEYS: a trial key, whose name also is that of a channel without listeners; then others, only to name them.
 -- ARGV: the commands.
--- Reply: those that this user may not use.
+-- Reply: those that this user may not use; the libraries that the server's Lua does not have.
 
 local TRIAL = KEYS[1]
-local denied = {}
+local denied, missing = {}, {}
 
 for _, command in ipairs(ARGV) do
   local arguments, problem = {}, nil
@@ -21,4 +21,13 @@ for _, command in ipairs(ARGV) do
 end
 redis.pcall('PEXPIRE', TRIAL, 1000) -- if it may not be deleted
 redis.pcall('DEL', TRIAL)
-return denied
+
+local libraries = {
+  cjson = function() return cjson.decode end,
+  cmsgpack = function() return cmsgpack.unpack end,
+  struct = function() return struct.unpack end,
+}
+for library, look in pairs(libraries) do
+  if not pcall(look) then table.insert(missing, library) end
+end
+return { denied, missing }

@@ -165,6 +165,43 @@ async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version(
         assert "is version 6.0.16; version 6.2 or newer is needed" in await refusal(url)
 
 
+@pytest.mark.parametrize(
+    ("field", "instead", "said"),
+    [
+        ("role", "", "does not report a role in INFO, as Redis and Valkey do"),
+        ("redis_version", "", "does not report a redis_version in INFO, as Redis and Valkey do"),
+        ("run_id", "", "does not report a run_id in INFO, as Redis and Valkey do"),
+        ("role", "role:active-replica", "has the role 'active-replica', in which it does not keep"),
+    ],
+)
+async def test_a_server_of_another_kind_is_named_as_what_it_is(
+    server: RedisServer, field: str, instead: str, said: str
+) -> None:
+    async with Restricted(server.path) as proxy:
+        proxy.edit_info = partial(re.sub, rf"(?m)^{field}:.*$", instead)
+        assert said in await refusal(proxy.url)
+
+
+@pytest.mark.parametrize("library", ["cjson", "cmsgpack", "struct"])
+async def test_a_server_whose_scripts_lack_a_library_is_refused(
+    server: RedisServer, library: str
+) -> None:
+    async with Restricted(server.path) as proxy:
+        proxy.lua = f"local {library} = nil\n"
+        line = await refusal(proxy.url)
+        assert line.endswith(f"lacks what scripts need, and Redis and Valkey have: Lua's {library}")
+
+
+async def test_who_hangs_up_at_once_may_be_a_proxy() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        with pytest.raises(ServerUnreachableError, match="if it is a proxy, give the server's"):
+            await Server(f"redis://127.0.0.1:{port}", 5.0).connect()
+
+
 async def test_a_server_that_hangs_is_given_up_in_time(server: RedisServer) -> None:
     async with answering() as silent:  # for ever
         with pytest.raises(ServerUnreachableError, match=r"127\..* no answer within 0\.05 s"):
