@@ -18,7 +18,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from semaphore_middleware.model.reasons import BY_NAME, REASONS
-from semaphore_middleware.redis.connection import Connection, is_full
+from semaphore_middleware.redis.connection import Connection, is_denial, is_full
 from semaphore_middleware.redis.protocol import RECORDS
 from semaphore_middleware.redis.records import STATUSES, Record, sense_of_limit
 
@@ -105,7 +105,7 @@ async def _evaluate(
         command = "EVALSHA_RO" if is_reading else "EVALSHA"
         commands.append((command, sha1_of(source), len(call.keys), *call.keys, *call.arguments))
     replies = await connection.call(commands)
-    missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    missing = _missing(replies)
     if missing:
         if before_loading is not None:
             await before_loading(connection)
@@ -113,7 +113,21 @@ async def _evaluate(
         await connection.execute([("SCRIPT", "LOAD", text) for text in texts])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])
+    if missing := _missing(replies):  # a balancer leads to servers with scripts of their own
+        first = missing[0]
+        with_text = [
+            (name.replace("SHA", ""), source, *rest)
+            for (name, _, *rest), source in zip(commands[first:], sources[first:], strict=True)
+        ]
+        answered = await connection.call(with_text)
+        if not any(is_denial(reply) for reply in answered if isinstance(reply, Exception)):
+            replies[first:] = answered  # else it may pass, as without this right
     return replies
+
+
+def _missing(replies: Sequence[Any]) -> list[int]:
+    """The places of calls whose scripts the server does not have."""
+    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
 
 
 @cache

@@ -2,13 +2,13 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from semaphore_middleware import FairSemaphore, ServerRefusedError
+from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis import protocol
 from semaphore_middleware.redis.calls import Store
@@ -16,6 +16,7 @@ from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Notificatio
 from semaphore_middleware.redis.scripts import SYNC, Call, run_scripts
 from tests.support.crawls import Log
 from tests.support.nodes import ENDLESS_S, KEYS, MACHINE, Caller, Outside, eventually
+from tests.support.restricted import Restricted
 from tests.support.servers import RedisServer
 
 SCOPE, QUEUE = KEYS.of("s")
@@ -100,6 +101,29 @@ async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: 
     for scope in ("s", "never used"):  # it gives back what nobody has
         assert (await b.say(scope, asked=3, returned=3, believed=3)).status == "ok"
     assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
+
+
+@pytest.mark.parametrize("has_right", [True, False])
+async def test_where_no_script_stays_loaded_its_text_is_sent(
+    server: RedisServer, has_right: bool, caplog: Log
+) -> None:
+    """As behind a balancer, whose servers each have scripts of their own."""
+    denied = b"-NOPERM this user has no permissions to run the 'eval' command\r\n"
+
+    def answer(command: Sequence[bytes]) -> bytes | None:
+        if command[0].startswith(b"EVALSHA"):
+            return b"-NOSCRIPT No matching script.\r\n"
+        return denied if command[0].startswith(b"EVAL") and not has_right else None
+
+    async with Restricted(server.path) as proxy:
+        proxy.answer = answer
+        if has_right:
+            async with FairSemaphore(proxy.url) as node, node.permit("s", 1):
+                assert (await node.admin.inspect("s")).held == 1
+            assert not caplog.messages
+        else:
+            with pytest.raises(ServerUnreachableError, match="No matching script"):
+                await FairSemaphore(proxy.url).open(wait=False)
 
 
 SENSE = dict.fromkeys(STATEMENT.names, 0.0) | {"term": 1, "seq": 9, "asked": 2}
