@@ -15,6 +15,7 @@ for _, command in ipairs(ARGV) do
     table.insert(arguments, TRIAL)
   until #arguments > 5 or not string.find(problem, 'rong number of arg')
   if string.find(problem, 'ACL failure') or string.find(problem, 'The user executing')
+    or string.find(problem, 'not allowed from script')
     or string.find(problem, '[Uu]nknown') then -- the last: it was renamed
     table.insert(denied, command)
   end

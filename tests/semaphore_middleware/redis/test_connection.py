@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from shared_crawl.client import CrawlClient
 from shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import PASSWORD, eventually, refusal, shown
-from tests.support.restricted import Restricted
+from tests.support.restricted import NOT_IN_SCRIPTS, Restricted
 from tests.support.servers import RedisServer, SentinelServer, free_port
 
 
@@ -190,6 +191,16 @@ async def test_a_server_whose_scripts_lack_a_library_is_refused(
         proxy.lua = f"local {library} = nil\n"
         line = await refusal(proxy.url)
         assert line.endswith(f"lacks what scripts need, and Redis and Valkey have: Lua's {library}")
+
+
+@pytest.mark.parametrize("command", ["INFO", "PUBLISH"])
+async def test_a_command_that_scripts_may_not_use_is_named(
+    server: RedisServer, command: str
+) -> None:
+    async with Restricted(server.path) as proxy:
+        proxy.lua = NOT_IN_SCRIPTS.format(command=command)
+        line = await refusal(proxy.url)
+        assert f"does not permit this user what is needed: {command} in scripts; all keys" in line
 
 
 async def test_who_hangs_up_at_once_may_be_a_proxy() -> None:
