@@ -20,6 +20,7 @@ ALL = "all"
 MAX_SCOPE_CHARS = 1000
 """Of a scope's name: each call sends it, and the server and all nodes keep it."""
 ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "ip", "name")
@@ -72,6 +73,8 @@ def parse_name(name: Any, where: str) -> str:
     if not isinstance(name, str) or not normal_host(name):
         what = "empty" if isinstance(name, str) else "no text"
         raise SettingsError(f"{where}: the host is {what}; allowed is a host or '*.host'")
+    if CONTROL.search(name):
+        raise SettingsError(f"{where}: a name has no control characters")
     if name.startswith("*."):
         suffix = normal_host(name[2:])
         if not suffix or "*" in suffix:
@@ -132,7 +135,7 @@ def is_scope(name: object) -> bool:
     if not isinstance(name, str):
         return False
     most = MAX_SCOPE_CHARS * (2 if name.startswith(f"{VIA}:") else 1)
-    return 0 < len(name) <= most and not re.search(r"[\x00-\x1f\x7f-\x9f]", name)
+    return 0 < len(name) <= most and not CONTROL.search(name)
 
 
 def check_scope(name: Any, where: str = "the scope") -> str:

@@ -275,5 +275,5 @@ def read_rule(name: str, text: bytes) -> Rule | None:
 def read_change(text: bytes) -> LoggedChange:
     """An entry of the log of what operators have set."""
     at, _, rest = text.decode("utf-8", "replace").partition(" ")
-    name, _, rule = rest.partition("\n")
+    name, _, rule = rest.rpartition("\n")  # JSON has none, a name from elsewhere may
     return LoggedChange(int(at) / 1000, name, json.loads(rule) if rule else {})

@@ -153,6 +153,7 @@ async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> 
     bad: list[tuple[str, Any, str]] = [
         (HOST, {"speed": 1}, f"the limit of {HOST!r}: unknown key 'speed'; allowed is"),
         ("", 1, "the limit of '': the host is empty; allowed is a host or '*.host'"),
+        ("a\nb", 1, r"the limit of 'a\nb': a name has no control characters"),
         (f"*{'.a' * 11}", 1, f"the limit of '*{'.a' * 11}': allowed are at most 10 labels after"),
     ]
     for name, limit, said in bad:
@@ -166,6 +167,18 @@ async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> 
         seen = await a.inspect(name)
         assert (seen.limit, seen.force.delay) == (10**12, 1e9)
         await a.admin.reset(name)
+
+
+async def test_a_name_from_elsewhere_does_not_hide_other_changes(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    outside.client.zadd(KEYS.changed_rules, {'1700000000000 a\nb\n{"delay":1}': 1.7e12})
+    outside.client.expire(KEYS.changed_rules, 60)
+    await a.admin.configure(HOST, {"delay": 2})
+    changes = await a.admin.changes()
+    assert [(change.name, change.rule["delay"]) for change in changes] == [("a\nb", 1), (HOST, 2)]
+    await a.admin.reset(HOST)
 
 
 @pytest.mark.parametrize(
