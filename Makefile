@@ -91,8 +91,8 @@ clean: ## remove the environment and what crawls have left
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist pages runs
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo 'Python 3.11 or newer is needed; name one with make PYTHON=...'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 3))' || \
+		{ echo 'Python 3.11.3 or newer is needed; name one with make PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) 'pip>=25.1'  # that of Python 3.11 knows no dependency groups
 	$(INSTALL) --editable '.[commands,embedded,metrics]' --group dev
