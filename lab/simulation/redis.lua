@@ -193,10 +193,11 @@ function READ.HSCAN(key)
   local fields, names, reply = fields_of(key), sorted(key), {}
   for _, name in ipairs(names) do
     reply[#reply + 1] = name
-    reply[#reply + 1] = fields[name]
+    reply[#reply + 1] = text_of(fields[name])
   end
   return { '0', reply }
 end
+READ.ZSCAN = READ.HSCAN
 
 function READ.HLEN(key)
   local count = 0
@@ -312,7 +313,7 @@ function WRITE.ZADD(key, ...)
 end
 
 local FEWEST = { -- arguments of a command; 0: if none is named
-  TIME = 0, INFO = 0, HGET = 2, HMGET = 2, HEXISTS = 2, HSCAN = 2, ZSCORE = 2, ZLEXCOUNT = 3, ZRANGE = 3, HDEL = 2,
+  TIME = 0, INFO = 0, HGET = 2, HMGET = 2, HEXISTS = 2, HSCAN = 2, ZSCAN = 2, ZSCORE = 2, ZLEXCOUNT = 3, ZRANGE = 3, HDEL = 2,
   ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, HSET = 3, HINCRBY = 3, ZADD = 3, PUBLISH = 2,
 }
 

@@ -102,7 +102,7 @@ def _plain(reply: object, command: Sequence[str]) -> object:
         return "EVALSHA_RO" in command or type(reply)  # which of several reasons is named
     if isinstance(reply, list) and "HGETALL" in command:
         return sorted(zip(reply[::2], reply[1::2], strict=True))
-    if isinstance(reply, list) and {"HSCAN", "SCAN"} & {*command}:
+    if isinstance(reply, list) and {"HSCAN", "ZSCAN", "SCAN"} & {*command}:
         return reply[0], sorted(reply[1])
     return reply
 
@@ -181,6 +181,7 @@ def _commands(random: Random) -> Iterator[tuple[str, ...]]:
                 ("ZADD", "names", "0", name()),
                 ("ZREM", random.choice(("zset", "names")), name(), name()),
                 ("ZSCORE", "zset", name()),
+                ("ZSCAN", "zset", "0", "COUNT", "99"),
                 ("ZCARD", "zset"),
                 ("ZRANGE", "zset", *places, *random.choice(((), ("WITHSCORES",)))),
                 ("ZRANGE", "zset", *ends, "BYSCORE", *random.choice(((), some))),
@@ -198,7 +199,7 @@ def _commands(random: Random) -> Iterator[tuple[str, ...]]:
                 ("PUBLISH", "channel", name()),
             )
         )
-        is_plain = command[0] in ("SCAN", "HSCAN", "PUBLISH")
+        is_plain = command[0] in ("SCAN", "HSCAN", "ZSCAN", "PUBLISH")
         mistake = 0 if is_plain else random.randrange(60)
         if mistake == 1:
             command = command[:-1]

@@ -331,7 +331,7 @@ class Admin:
         ends = 1000 * (time.time() + LONGEST_KEPT_S)
         for some in batches([COMPLETE, *map(encoded, scopes)], SCOPES_PER_CALL):
             scores = ((math.inf if name == COMPLETE else ends, name) for name in some)
-            await connection.call([("ZADD", self._keys.index, "GT", *chain(*scores))])
+            await connection.call([("ZADD", self._keys.index, *chain(*scores))])
         await connection.call([("PEXPIRE", self._keys.index, int(1000 * LONGEST_KEPT_S))])
 
     async def _rules(self, connection: Connection) -> list[Rule]:

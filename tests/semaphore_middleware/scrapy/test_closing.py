@@ -121,10 +121,12 @@ async def test_what_a_page_awaits_for_long(
 ) -> None:
     """On the wire, and behind that one."""
     monkeypatch.setattr(closing, "GOES_ON_S", 0.5)
-    asks = [Request(site.url(f"/page/{n}"), meta={"asks": [site.url(f"/never/{n}")]}) for n in "ab"]
+    asks = [
+        Request(site.url(f"/page/{n}", "localhost"), meta={"asks": [site.url(f"/never/{n}")]})
+        for n in "ab"
+    ]
     crawl = asking(server, *asks, by=by)
-    await site.until(lambda: any("/never" in path for path in site.arrivals))
-    await eventually(lambda: waiting(server))
+    await eventually(lambda: server.members() == {"127.0.0.1": (1, 1)})
     closes = close(crawl)
     await crawl.gave_back(3, site)
     await closes
