@@ -57,9 +57,9 @@ class Outcome(Enum):
     NOTHING = b"0"
     """It was dropped, or another request has replaced it."""
     PAGE = b"1"
-    """The spider got a response."""
+    """The spider got a response; if it has the status of a server's error, by a callback."""
     FAILED = b"2"
-    """There was no response, or a server's error. The request is kept for another try."""
+    """No response, or a server's error that no callback got. It is kept for another try."""
 
 
 @dataclass(slots=True)

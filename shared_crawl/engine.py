@@ -10,9 +10,11 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
 from scrapy.pqueues import DownloaderInterface
 from scrapy.utils.reactor import is_reactor_installed
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from semaphore_middleware.scrapy.engine import Engine
 
@@ -59,6 +61,22 @@ class CrawlEngine(Engine):
     def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
         """Pass each result of the downloader's `fetch` through `change`."""
         self.wrap_fetch(lambda fetch, request: fetch(request).addBoth(change, request))
+
+    def before_callback(self, note: Callable[[Request], None]) -> None:
+        """Call `note` with each request whose callback is about to get its response.
+
+        `call_spider_async` is replaced: no signal says whether a spider middleware has kept a
+        response from the spider, as Scrapy's does with the statuses of errors.
+        """
+        scraper = self._crawler.engine.scraper
+        call_spider = scraper.call_spider_async
+
+        async def call_spider_async(result: Response | Failure, request: Request) -> Any:
+            if isinstance(result, Response):
+                note(request)
+            return await call_spider(result, request)
+
+        setattr(scraper, "call_spider_async", call_spider_async)  # noqa: B010
 
     @property
     def in_progress(self) -> Set[Request]:

@@ -140,6 +140,11 @@ class Prefetch:
             taken.outcome = Outcome.NOTHING if is_dropped else Outcome.FAILED
         return result
 
+    def on_callback(self, request: Request) -> None:
+        """The callback gets the response. So it is a page, also with the status of an error."""
+        if request in self._started:
+            self._started[request].outcome = Outcome.PAGE
+
     def on_closing(self) -> None:
         """The spider begins to close."""
         self.is_closing = True

@@ -90,6 +90,7 @@ class Scheduler(BaseScheduler):
         self.spider_logger = spider.logger
         self.state = NodeState(self.settings, self.crawler, self.engine, self._on_misfit)
         self.engine.after_fetch(self.state.prefetch.on_fetched)
+        self.engine.before_callback(self.state.prefetch.on_callback)
         self.engine.before_close(self.state.on_closing)
         self.engine.fail_when_cut_short(lambda: self.state.end.has_come)
         feeds = Feeds(self.engine, self.crawler.settings)

@@ -286,7 +286,7 @@ class _ScrapyEngine:
         self._start: AsyncIterator[Request] | None = self.start()
         self._slot = SimpleNamespace(inprogress=set(), nextcall=self)
         self.downloader = SimpleNamespace(fetch=self._result_of)
-        self.scraper = SimpleNamespace(spidermw=self)
+        self.scraper = SimpleNamespace(spidermw=self, call_spider_async=None)
         self._busy = 0  # requests that are with the downloader or with the spider
         self._next: asyncio.Handle | None = None
         self._results: dict[Request, Deferred[Any]] = {}

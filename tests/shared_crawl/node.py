@@ -103,9 +103,12 @@ class FakeEngine:
             ),
         )
         self.response: Response | Request | Failure = Response("http://a/")
-        self.scraper = SimpleNamespace(spidermw=self)
+        self.scraper = SimpleNamespace(spidermw=self, call_spider_async=self.call_spider_async)
 
     async def close_spider_async(self, *, reason: str) -> None:
+        pass
+
+    async def call_spider_async(self, _result: Response | Failure, _request: Request) -> None:
         pass
 
     async def process_start(self) -> AsyncIterator[Request]:

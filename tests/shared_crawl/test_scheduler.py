@@ -16,6 +16,7 @@ from redis import Redis
 from scrapy import FormRequest, Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
@@ -52,6 +53,23 @@ async def test_a_page_counts_whatever_request_its_response_names(client: Redis) 
         assert node.start_now() is None
         await node.has_unfinished(0)
         assert client.hget(node.key("run"), "pages") == b"1"
+
+
+async def test_an_error_that_the_callback_gets_is_a_page(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/handled", "http://a/ignored")
+        handled, ignored = await node.start(), await node.start()
+        for request in (handled, ignored):
+            response = Response(request.url, status=503)
+            node.fetch(request, response)
+            is_ignored = request is ignored
+            result = Failure(HttpError(response)) if is_ignored else response  # type: ignore[no-untyped-call]
+            await node.engine.scraper.call_spider_async(result, request)
+        node.finish(handled, ignored)
+        assert node.start_now() is None
+        await node.has_unfinished(0)
+        assert client.hget(node.key("run"), "pages") == b"1"
+        assert client.hlen(node.key("failed")) == 1
 
 
 async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(client: Redis) -> None:
