@@ -107,6 +107,16 @@ class Queued(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """The server's reply to `CrawlClient.join`."""
+
+    unfinished: int  # requests
+    identity: dict[str, str]  # of the run's nodes, if known
+    was_stopped: bool  # the run goes on after all its nodes had left it
+    left: int  # requests of the run before, which nobody will do
+
+
+@dataclass(frozen=True, slots=True)
 class SyncReply:
     """The server's reply to `CrawlClient.sync`."""
 
@@ -221,6 +231,19 @@ class OtherVersionError(OtherCrawlError):
         )
 
 
+class OtherRunError(OtherCrawlError):
+    """Nodes take part in a run of another name."""
+
+    def __init__(self, crawl: str, run: bytes, own: str) -> None:
+        name = run.decode("utf-8", "replace")
+        named = f"the run {name!r}" if name else "a run without a name"
+        super().__init__(
+            {},
+            f"nodes take part in {named} of the crawl {crawl!r}: the run {own!r} can begin when "
+            "they have left",
+        )
+
+
 class OtherBudgetsError(Exception):
     """The nodes of the crawl have other budgets."""
 
@@ -249,13 +272,12 @@ class CrawlClient:
 
     A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
 
-        run       hash    id: random, new for each run of the crawl; its version; its nodes'
-                          identity; pages
-                          fetched; the crawl's clock; when the run has ended; the id before; the
-                          last run that is not done; whether an operator ends it; the budgets; the
-                          salt of shortened fingerprints; whether `seen` has times; how many
-                          requests are unfinished, and at the end, left and lost; where the search
-                          for those that no queue has goes on
+        run       hash    id: random, new for each run of the crawl; its version; its name, and the
+                          last names; its nodes' identity; pages fetched; the crawl's clock; when
+                          the run has ended; the id before; the last run that is not done; whether
+                          an operator ends it; the budgets; the salt of shortened fingerprints;
+                          whether `seen` has times; how many requests are unfinished, and at the
+                          end, left and lost; where the search for those that no queue has goes on
         nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
@@ -323,17 +345,15 @@ class CrawlClient:
 
     # Calls --------------------------------------------------------------------------------------
 
-    async def join(
-        self, identity: dict[str, str] | None = None, new_run: bool = False
-    ) -> tuple[int, dict[str, str]]:
+    async def join(self, identity: dict[str, str] | None = None, new_run: bool = False) -> Joined:
         """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
         last one has ended. If that one has fetched nothing, go on with what has failed in it, or
-        begin it anew. `identity` must be equal on all nodes; a caller that takes no requests has
-        None, and changes no budgets. Returns the number of unfinished requests, and the nodes'
-        identity, if known.
+        begin it anew. If the settings name another run, begin that one as soon as no node takes
+        part in the last one. `identity` must be equal on all nodes; a caller that takes no requests
+        has None, and changes no budgets.
 
-        Raises `CrawlEndedError` if the last run has ended, `OtherCrawlError`, its
-        `OtherVersionError`, and `OtherBudgetsError`.
+        Raises `CrawlEndedError` if the run has ended, `OtherCrawlError`, its `OtherVersionError`
+        and `OtherRunError`, and `OtherBudgetsError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
         budgets = self.settings.budgets.values()
@@ -343,6 +363,7 @@ class CrawlClient:
             chance.token(8),
             packed,
             int(new_run),
+            encoded(self.settings.run_name),
             *budgets,
             though_full=False,
         )
@@ -355,14 +376,16 @@ class CrawlClient:
             raise OtherCrawlError(json.loads(rest[0]))
         if run == b"budgets":
             raise OtherBudgetsError(dict(zip(self.settings.budgets, rest, strict=True)))
+        if run == b"run":
+            raise OtherRunError(self.settings.name, rest[0], self.settings.run_name)
         if run == b"failed":
             is_other = identity is not None and other_work(identity, json.loads(rest[0] or b"{}"))
             if not is_other:
                 await self.retry()
             return await self.join(identity, bool(is_other))
         self.run = run
-        unfinished, in_common, self.run_before, self._salt = rest
-        return unfinished, json.loads(in_common or b"{}")
+        unfinished, in_common, self.run_before, self._salt, was_stopped, left = rest
+        return Joined(unfinished, json.loads(in_common or b"{}"), bool(was_stopped), left)
 
     async def sync(
         self,

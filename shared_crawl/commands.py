@@ -24,7 +24,7 @@ from semaphore_middleware.commands.verbs import (
 )
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, refusals_text
-from shared_crawl.client import CrawlEndedError, Ending, OtherVersionError, Queued
+from shared_crawl.client import CrawlEndedError, Ending, OtherRunError, OtherVersionError, Queued
 from shared_crawl.crawls import Crawls
 from shared_crawl.settings import CrawlSettings, checked
 from shared_crawl.starts import FIELDS
@@ -235,7 +235,7 @@ def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
                 f"scrapy frontier drop {name}",
                 Status.WRONG,
             ) from None
-        except OtherVersionError as error:
+        except (OtherVersionError, OtherRunError) as error:
             raise CommandError(clean(str(error)), Status.WRONG) from None
         except ValueError as error:
             text = f"{clean(str(error))}; what stood before is queued"

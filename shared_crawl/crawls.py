@@ -71,8 +71,8 @@ class Crawls:
         self, name: str, lines: Iterable[str], settings: BaseSettings
     ) -> tuple[Counter[Queued], bool]:
         """Queue start requests, and count the results. True with it if there was no such crawl.
-        This may begin the first run of a crawl, or with `CRAWL_RUN = "new"` a further one. Empty
-        lines and lines with `#` at the beginning are skipped. `settings` are the project's.
+        This may begin the first run of a crawl, or with `CRAWL_RUN` a further one. Empty lines and
+        lines with `#` at the beginning are skipped. `settings` are the project's.
 
         Raises `CrawlEndedError`, and `ValueError` for a wrong line: the lines before it are queued.
         """
@@ -84,7 +84,8 @@ class Crawls:
         found: Counter[Queued] = Counter()
         async with self.open_crawl(name) as crawl:
             begins = not (await crawl.counts()).exists
-            _, in_common = await crawl.join(new_run=self._settings.run == "new")
+            joined = await crawl.join(new_run=self._settings.run == "new")
+            in_common = joined.identity
             try:
                 serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
                 encoder = StartEncoder(settings, in_common.get("spider", name), serializer)

@@ -37,6 +37,7 @@ from shared_crawl.client import (
     CrawlEndedError,
     OtherBudgetsError,
     OtherCrawlError,
+    OtherRunError,
     OtherVersionError,
     WrongTypeError,
 )
@@ -120,9 +121,10 @@ class Scheduler(BaseScheduler):
                 self.engine.close_when_opened("another_crawl")
                 return
             logger.warning(
-                "The crawl %r has ended, so there is nothing to do. To crawl all of it again: "
-                "-s CRAWL_RUN=new, or another name in CRAWL",
+                "The crawl %r has ended%s, so there is nothing to do. To crawl all of it again: "
+                "-s CRAWL_RUN=new, or another name in CRAWL_RUN or CRAWL",
                 self.settings.name,
+                f" its run {run!r}" if (run := self.settings.run_name) else "",
             )
             self.state.end.log_missing(error.missing)
             self.engine.close_when_opened("finished")
@@ -244,7 +246,7 @@ class Scheduler(BaseScheduler):
 
     def _log_misfit(self, error: Exception) -> None:
         self.failed = True
-        if isinstance(error, OtherVersionError):
+        if isinstance(error, (OtherVersionError, OtherRunError)):
             logger.error("%s%s", str(error)[:1].upper(), str(error)[1:])
         elif isinstance(error, OtherCrawlError):
             logger.error(

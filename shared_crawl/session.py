@@ -17,6 +17,7 @@ from shared_crawl.client import (
     CrawlEndedError,
     CrawlLostError,
     IdleReply,
+    Joined,
     NotDoneError,
     OtherBudgetsError,
     OtherCrawlError,
@@ -86,18 +87,35 @@ class CrawlSession:
         settings = self._client.settings
         link = self._client.link
 
-        async def join() -> int:
+        async def join() -> Joined:
             await self._client.check_rights()
-            unfinished, _ = await self._client.join(identity, settings.run == "new")
-            return unfinished
+            return await self._client.join(identity, settings.run == "new")
 
         joining = link.insist(join, (ServerRefusedError,))
-        unfinished = await self._engine.reach(
+        joined = await self._engine.reach(
             link.server, joining, settings.start_timeout, lambda: link.problem
         )
         logger.info(
-            "Node %s joins the crawl; unfinished requests: %d", self._client.node, unfinished
+            "Node %s joins the crawl; unfinished requests: %d",
+            self._client.node,
+            joined.unfinished,
         )
+        if joined.was_stopped and settings.run == "new":
+            logger.warning(
+                "CRAWL_RUN = 'new' has no effect: the last run of the crawl %r has not ended, and "
+                "goes on. To begin anew, end it first, with scrapy frontier drop %s; or give each "
+                "run a name, such as CRAWL_RUN = '2026-11-25'",
+                settings.name,
+                settings.name,
+            )
+        if joined.left:
+            logger.warning(
+                "The run %r of the crawl %r begins. The last one was stopped before its end, and "
+                "leaves unfinished requests: %d",
+                settings.run,
+                settings.name,
+                joined.left,
+            )
         self._state.begin()
         self._joined_at = _now()
         self._on_server()
@@ -256,7 +274,7 @@ class CrawlSession:
             try:
                 await self._client.join(self._identity)
             except CrawlEndedError as error:
-                is_older = error.run == self._client.run_before
+                is_older = error.run and error.run == self._client.run_before
                 if not is_older and error.ago < now - self._joined_at:
                     self._state.end_crawl()  # others have begun it anew, and done it all
                     return

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from semaphore_middleware.redis.location import Server
 
 
+LONGEST_RUN_NAME = 100  # characters
+
 _count = partial(check_integer, least=0, text=True)
 _truth = partial(check_truth, text=True)
 
@@ -50,6 +52,14 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in texts if each.strip())
 
 
+def _run_name(value: Any, where: str) -> str:
+    name = str(value)
+    if len(name) > LONGEST_RUN_NAME or not name.isprintable():
+        allowed = f"'new', or a name of at most {LONGEST_RUN_NAME} characters, all printable"
+        raise not_allowed(value, where, allowed)
+    return name
+
+
 CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_LEASE": partial(check_number, least=0.1, text=True),
     "CRAWL_MAX_PAGES": _count,
@@ -58,7 +68,7 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_RECRAWL_AFTER": partial(
         check_period, allowed="seconds, or a number with 's', 'm', 'h' or 'd' behind it"
     ),
-    "CRAWL_RUN": partial(check_choice, choices=("", "new")),
+    "CRAWL_RUN": _run_name,
     "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
     "CRAWL_START_KEY": _text,
     "CRAWL_START_ONCE": _truth,
@@ -138,6 +148,11 @@ class CrawlSettings:
             self.redis_credentials,
             self.redis_options,
         )
+
+    @property
+    def run_name(self) -> str:
+        """The run that is to be joined or begun; empty for any."""
+        return self.run if self.run != "new" else ""
 
     @property
     def budgets(self) -> dict[str, int]:

@@ -1,14 +1,15 @@
 -- Joins the crawl's run, or begins one. The node works from now on.
 -- KEYS: see shared/common.lua.
 -- ARGV: the version of keys and scripts; the id of a new run; the identity of its nodes (JSON), or nothing
--- from a caller that takes no requests; 1 if the run is to begin though the last one has ended; the node's
--- budgets, see shared/common.lua.
+-- from a caller that takes no requests; 1 if the run is to begin though the last one has ended; the name of
+-- the run, or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
--- the salt of shortened fingerprints. Or "ended" with the time since then (ms), the run's id, its nodes'
+-- the salt of shortened fingerprints; 1 if the run goes on after all its nodes had left it; how many requests
+-- an unfinished run before it leaves. Or "ended" with the time since then (ms), the run's id, its nodes'
 -- identity, and what is `missing`; "failed" with the nodes' identity if the last run has no page, and has
 -- requests to be tried again; "other" with the nodes' identity if the caller's is not the same; "budgets"
--- with those of the run if the caller's are not the same, and other nodes take part; or "version" with that
--- of a run under way. Then nothing is changed.
+-- with those of the run if the caller's are not the same, and other nodes take part; "run" with the name of
+-- another run that nodes take part in; or "version" with that of a run under way. Then nothing is changed.
 
 @include(shared/common)
 
@@ -34,21 +35,42 @@ local version = next_argument()
 local new_run = next_argument()
 local identity = next_argument()
 local may_begin_again = next_number() == 1
+local name = next_argument()
 local node_pages = next_number()
 local node_of_site = next_number()
-local of_run, version_of_run = unpack(redis.call('HMGET', run, 'identity', 'version'))
+local of_run, version_of_run, name_of_run, last_names =
+  unpack(redis.call('HMGET', run, 'identity', 'version', 'name', 'names'))
+local MOST_NAMES = 100
+local is_another = run_id and name ~= '' and name ~= (name_of_run or '')
 
 -- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py.
+-- Those that are stopping are in `working` only.
 local function has_living_nodes()
   local long_ago = '(' .. clock + math.max(0, WALL - wall)
-  return #redis.call('ZRANGE', nodes, long_ago, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0
+  for _, key in ipairs({ nodes, working }) do
+    if #redis.call('ZRANGE', key, long_ago, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0 then return true end
+  end
+  return false
+end
+
+-- Each name of `names` has a zero byte behind it, and the first one also before it.
+local function has_had(run_name)
+  return string.find(last_names or '', '\0' .. run_name .. '\0', 1, true)
+end
+
+local function add_name(run_name)
+  if has_had(run_name) then return end -- it begins anew, as it has fetched nothing
+  local names = (last_names or '\0') .. run_name .. '\0'
+  local _, count = string.gsub(names, '%z', '')
+  if count > MOST_NAMES + 1 then names = string.sub(names, (string.find(names, '\0', 2, true))) end
+  redis.call('HSET', run, 'names', names)
 end
 
 -- Without a budget for sites, a site's pages are not counted, nor its taken requests: so none may be taken
 -- now. What was over the budgets is looked at again.
 local function change_budgets()
-  for _, name in ipairs(redis.call('ZRANGE', working, 0, -1)) do
-    stop_working(name, suspect)
+  for _, dead in ipairs(redis.call('ZRANGE', working, 0, -1)) do
+    stop_dead_node(dead)
   end
   if math.min(most_of_site, node_of_site) == 0 then redis.call('UNLINK', budgets) end
   redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site)
@@ -61,19 +83,34 @@ local is_undone = redis.call('HGET', run, 'undone') == run_id
 local set_aside_now, failed_now, _, lost = missing()
 if run_id and not ended and version_of_run ~= version then
   return { 'version', version_of_run or '' }
-elseif ended and is_undone and not may_begin_again and lost == 0 and set_aside_now + failed_now > 0 then
+elseif is_another and has_had(name) then
+  return { 'ended', 0, '', '', 0, 0, 0, 0 }
+elseif is_another and not ended and has_living_nodes() then
+  return { 'run', name_of_run or '' }
+end
+
+may_begin_again = may_begin_again or is_another
+if ended and is_undone and not may_begin_again and lost == 0 and set_aside_now + failed_now > 0 then
   return { 'failed', of_run or '' }
 elseif ended and not (may_begin_again or is_undone) then
   return { 'ended', WALL - ended, run_id, of_run or '', missing() }
-elseif not ended and of_run and identity ~= '' and of_run ~= identity then
+elseif not (ended or is_another) and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
 local has_other_budgets = identity ~= '' and (node_pages ~= most_pages or node_of_site ~= most_of_site)
-if not ended and of_run and has_other_budgets and has_living_nodes() then
+local has_nodes = run_id and not ended and has_living_nodes()
+if of_run and has_other_budgets and has_nodes then
   return { 'budgets', most_pages, most_of_site }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
-if ended or not run_id then
+local goes_on = run_id and not (ended or is_another)
+local left = 0
+if is_another and not ended then
+  left = redis.call('HLEN', requests) + redis.call('HLEN', claims)
+  end_run()
+  ended = true
+end
+if not goes_on then
   if ended and version_of_run == version and recrawl_after_s > 0 and is_timed() then
     redis.call('PERSIST', seen)
   else
@@ -83,7 +120,11 @@ if ended or not run_id then
   redis.call('HSET', run, 'id', new_run, 'version', version, 'previous', run_id or '',
     'unfinished', redis.call('HLEN', requests))
   run_id, of_run = new_run, nil
-  redis.call('HDEL', run, 'ended', 'identity', 'pages', 'lost')
+  redis.call('HDEL', run, 'ended', 'identity', 'pages', 'lost', 'name')
+  if name ~= '' then
+    redis.call('HSET', run, 'name', name)
+    add_name(name)
+  end
   redis.call('PERSIST', run)
   redis.call('UNLINK', aside, failed, budgets, stats)
 end
@@ -96,4 +137,5 @@ renew_presence()
 renew_lease()
 sum_stats()
 local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
-return { run_id, redis.call('HLEN', requests), of_run or '', previous, salt }
+local was_stopped = goes_on and not has_nodes
+return { run_id, redis.call('HLEN', requests), of_run or '', previous, salt, was_stopped and 1 or 0, left }

@@ -14,11 +14,13 @@ from shared_crawl.client import (
     CrawlEndedError,
     Demand,
     Ending,
+    Joined,
     NewRequest,
     NextStep,
     NotDoneError,
     OtherBudgetsError,
     OtherCrawlError,
+    OtherRunError,
     OtherVersionError,
     Outcome,
     unreadable_start,
@@ -238,7 +240,8 @@ def test_after_a_run_that_has_fetched_nothing_the_same_is_tried_again(
     changes = {"another version": {"CRAWL_VERSION": "2"}, "another spider": {"spider": "music"}}
     is_other = joins == "another spider"
     by = None if joins == "an operator" else {**identity, **changes.get(joins, {})}
-    assert result_of(late.join(by)) == (0 if is_other else 1, by or {})
+    joined = result_of(late.join(by))
+    assert (joined.unfinished, joined.identity) == (0 if is_other else 1, by or {})
     assert late.push(b"dropped", fingerprint="a") == is_other
     assert late.pop().data == (b"dropped" if is_other else b"down")
     assert result_of(late.take_starts(None, 9)) == ([] if is_other else [(b"1", b"no URL")])
@@ -522,6 +525,45 @@ def test_nodes_that_do_not_fit_do_not_join(client: Redis) -> None:
     result_of(two.join(dict(reversed(identity.items()))))
     one.drops()
     result_of(two.join({"spider": "another"}, new_run=True))
+
+
+def test_a_run_of_a_new_name_begins_when_no_node_of_another_is_left(client: Redis) -> None:
+    monday = node(client, "one", run="monday")
+    monday.fill(a=3)
+    monday.finishes(monday.pop(), Outcome.PAGE)
+    late, tuesday = (Node(client, "books", "late", run=run) for run in ("monday", "tuesday"))
+    assert result_of(late.join({})) == Joined(2, {}, was_stopped=False, left=0)
+    late.leaves()
+    before = dump(client)
+    with pytest.raises(OtherRunError, match="nodes take part in the run 'monday'"):
+        result_of(tuesday.join({"spider": "another"}))
+    assert dump(client) == before
+    monday.leaves()
+    assert result_of(late.join({})).was_stopped
+    late.leaves()
+    assert result_of(tuesday.join({"spider": "another"})) == Joined(
+        0, {"spider": "another"}, was_stopped=False, left=2
+    )
+    for stale in (monday.works, late.joins):
+        with pytest.raises(CrawlEndedError):
+            stale()
+    assert tuesday.take() is None
+    tuesday.push(b"page")
+    assert tuesday.idles(tuesday.pop()).next_step is NextStep.CLOSE
+    for name in ("monday", "tuesday"):
+        with pytest.raises(CrawlEndedError):
+            node(client, "later", run=name)
+    assert result_of(Node(client, "books", "next", run="wednesday").join({})).left == 0
+
+
+def test_the_last_hundred_names_of_runs_are_known(client: Redis) -> None:
+    for number in range(102):
+        each = node(client, "one", run=f"run {number}")
+        each.leaves()
+    for number in (2, 50, 100):
+        with pytest.raises(CrawlEndedError):
+            node(client, "late", run=f"run {number}")
+    assert node(client, "one", run="run 1").size.state == "running"
 
 
 def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:

@@ -424,6 +424,30 @@ async def test_a_node_that_would_crawl_something_else_fails_after_the_end(
         assert node.closes("finished") == fails
 
 
+async def test_what_becomes_of_a_stopped_run_is_said(client: Redis, caplog: Logged) -> None:
+    async def restarts(run: str) -> str:
+        caplog.clear()
+        async with joined(client, CRAWL_RUN=run) as node:
+            node.enqueue("http://a/")
+            await eventually(lambda: node.unfinished == 1)
+        return caplog.text
+
+    assert not await restarts("new")
+    assert "CRAWL_RUN = 'new' has no effect" in await restarts("new")
+    assert "leaves unfinished requests: 1" in await restarts("monday")
+    assert not await restarts("monday")
+    async with joined(client, CRAWL_RUN="monday") as node:
+        async with joined(client, CRAWL_RUN="tuesday") as other:
+            assert "Nodes take part in the run 'monday' of the crawl 'books'" in caplog.text
+            assert other.closes("another_crawl")
+        assert node.closes("shutdown")
+    async with joined(client, CRAWL_RUN="tuesday"):
+        pass
+    async with joined(client, CRAWL_RUN="monday") as late:
+        assert "The crawl 'books' has ended its run 'monday', so there is nothing" in caplog.text
+        assert not late.closes("finished")
+
+
 async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplog: Logged) -> None:
     results: list[Response | Failure] = [Failure(TimeoutError())]  # type: ignore[no-untyped-call]
     results += [Response("http://a/", status=status) for status in (503, 429, 200)]

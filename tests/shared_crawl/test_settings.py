@@ -15,7 +15,7 @@ WRONG: dict[str, Any] = {
     "CRAWL_MAX_PAGES_PER_SITE": "many",
     "CRAWL_PREFIX": "{crawl}",
     "CRAWL_RECRAWL_AFTER": "a week",
-    "CRAWL_RUN": "again",
+    "CRAWL_RUN": "Monday\n",
     "CRAWL_SERIALIZER": "xml",
     "CRAWL_START_ONCE": "maybe",
     "CRAWL_SUM_STATS": 7,

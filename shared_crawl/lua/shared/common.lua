@@ -280,9 +280,13 @@ end
 
 -- A node that is stopping has left `nodes` before the end of its lease. No request is to blame if it is cut
 -- off while it waits for a slow one.
+local function stop_dead_node(name)
+  stop_working(name, redis.call('ZSCORE', nodes, name) and suspect or put_back)
+end
+
 local function stop_dead_nodes()
   for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
-    if name ~= node then stop_working(name, redis.call('ZSCORE', nodes, name) and suspect or put_back) end
+    if name ~= node then stop_dead_node(name) end
   end
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
 end
