@@ -126,10 +126,10 @@ class Codec:
 
     def start_of(self, text: str) -> Request:
         """The start request in a user's line. Raises `ValueError`, with a message for users."""
-        request, methods = request_of(text, self._spider, takes_form=True)
+        request, methods = request_of(text, self._spider, of_key=True)
         for name, method in methods.items():
             setattr(request, name, getattr(self._spider, method))
-        return request.replace(dont_filter=True)
+        return request
 
     def begin_anew(self) -> None:
         """Prepare for the spider to make its start requests once more."""

@@ -48,7 +48,19 @@ TYPES: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     OrderedDict: (lambda value: list(map(list, value.items())), OrderedDict),
 }
 """By type: what JSON has for a value, and the value from that."""
-BY_NAME = {type_.__name__: read for type_, (_, read) in TYPES.items()}
+PAGE_METHOD = "scrapy_playwright.page", "PageMethod"
+
+
+def _page_method(parts: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
+    method, arguments, named = parts
+    module, name = PAGE_METHOD
+    return getattr(import_module(module), name)(method, *arguments, **named)
+
+
+BY_NAME: Mapping[str, Callable[[Any], Any]] = {
+    **{type_.__name__: read for type_, (_, read) in TYPES.items()},
+    PAGE_METHOD[1]: _page_method,
+}
 
 
 def _zone(value: datetime) -> tzinfo | None:
@@ -114,6 +126,8 @@ class JsonSerializer:
         for base in PLAIN:
             if isinstance(value, base):
                 return base.__str__(value) if base is str else base(value)
+        if (kind.__module__, kind.__qualname__) == PAGE_METHOD:
+            return self._page_method_to_json(value)
         if ItemAdapter.is_item(value) and not isinstance(value, dict):
             return self._item_to_json(value)
         raise TypeError(f"{shown(value)} is of a type that JSON cannot hold, {kind.__qualname__}")
@@ -130,6 +144,15 @@ class JsonSerializer:
         if name in BY_NAME:
             return BY_NAME[name](inner)
         return _made(self._class_of(name), inner)
+
+    def _page_method_to_json(self, method: Any) -> Any:
+        """Without its result: the page is to be fetched."""
+        if not isinstance(method.method, str):
+            raise TypeError(f"{method!r} calls a function, and JSON can hold names of methods only")
+        return {
+            TAG: PAGE_METHOD[1],
+            VALUE: self._to_json((method.method, method.args, method.kwargs)),
+        }
 
     def _item_to_json(self, item: Any) -> Any:
         cls = type(item)

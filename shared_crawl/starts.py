@@ -33,23 +33,22 @@ def stripped(line: str) -> str:
     return line.removeprefix("\ufeff").strip()
 
 
-def request_of(
-    text: str, spider: object, takes_form: bool = False
-) -> tuple[Request, dict[str, str]]:
+def request_of(text: str, spider: object, of_key: bool = False) -> tuple[Request, dict[str, str]]:
     """The request in a line, and the names of its `METHODS`. `spider`, an object or a class, must
-    have these methods. With `takes_form`, further fields are those of a form, as in scrapy-redis.
+    have these methods. In a line `of_key`, as in scrapy-redis, further fields are those of a form,
+    and nothing is filtered unless the line says so.
 
     Raises `ValueError`, with a message for the user.
     """
     text = stripped(text)
     try:
-        return _request_of(text, spider, takes_form)
+        return _request_of(text, spider, of_key)
     except (TypeError, ValueError) as error:
         shown = repr(text if len(text) <= 80 else text[:77] + "...")
         raise ValueError(f"{shown}: {error}") from None
 
 
-def _request_of(text: str, spider: object, takes_form: bool) -> tuple[Request, dict[str, str]]:
+def _request_of(text: str, spider: object, of_key: bool) -> tuple[Request, dict[str, str]]:
     fields: dict[str, Any] = {"url": text}
     if text.startswith("{"):
         try:
@@ -57,10 +56,11 @@ def _request_of(text: str, spider: object, takes_form: bool) -> tuple[Request, d
         except ValueError as error:
             raise ValueError(f"not JSON: {error}") from None
     others = [name for name in fields if name not in FIELDS]
-    if others and not takes_form:
+    if others and not of_key:
         raise ValueError(f"{others[0]!r} is none of {', '.join(FIELDS)}")
     form = {name: _texts(name, fields.pop(name)) for name in others}
     fields = {name: _checked(name, value) for name, value in fields.items()}
+    fields.setdefault("dont_filter", of_key)
     methods = {name: fields.pop(name) for name in METHODS if name in fields}
     for name, method in methods.items():
         if not callable(getattr(spider, method, None)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -70,6 +71,34 @@ def codec(serializer: str = "json", **settings: Any) -> Codec:
     crawler = get_crawler(Books, settings)
     ours = CrawlSettings("redis://unused", serializer=serializer)
     return Codec(crawler._create_spider(), CrawlEngine(crawler), ours)
+
+
+class PageMethod:
+    """As much of scrapy-playwright's as is stored."""
+
+    __module__ = "scrapy_playwright.page"
+
+    def __init__(self, method: Any, *args: Any, **kwargs: Any) -> None:
+        self.method = method
+        self.args = args
+        self.kwargs = kwargs
+        self.result: Any = None
+
+
+def test_methods_of_pages_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, PageMethod.__module__, sys.modules[__name__])
+    books = codec()
+    methods = [PageMethod("click", "#more", timeout=5), PageMethod("wait_for_selector", "h1")]
+    methods[0].result = object()
+    request = Request("http://a/", meta={"playwright_page_methods": methods})
+    copies = books.decode(books.encode(b"", request).data).meta["playwright_page_methods"]
+    assert [(each.method, each.args, each.kwargs) for each in copies] == [
+        ("click", ("#more",), {"timeout": 5}),
+        ("wait_for_selector", ("h1",), {}),
+    ]
+    methods[0].method = print
+    with pytest.raises(TypeError, match="calls a function"):
+        books.encode(b"", request)
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)

@@ -635,6 +635,15 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
     )
 
 
+async def test_a_start_request_of_a_key_is_filtered_if_it_says_so(client: Redis) -> None:
+    lines: list[dict[str, Any]] = [{"url": "http://a/", "dont_filter": False}, {"url": "http://a/"}]
+    client.rpush("starts", *(json.dumps(line) for line in lines * 3))
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        node.start_all()
+        await eventually(lambda: len(node.dropped) == 2)
+        await node.has_unfinished(4)
+
+
 LINES: list[tuple[dict[str, Any], str]] = [
     ({"q": "red shoes", "page": 2}, "GET http://a/find?q=red+shoes&page=2 "),
     (
