@@ -14,6 +14,7 @@ from typing import Any
 
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import Call, Script, run_scripts
@@ -423,14 +424,17 @@ class CrawlClient:
         )
         return SyncReply(list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), *rest)
 
-    async def idle(self, finished: Sequence[TakenRequest] = (), waits: bool = False) -> IdleReply:
-        """Stop working. If no node works and nothing is queued, this ends the crawl, unless it
-        `waits` for an operator to end it.
+    async def idle(
+        self, finished: Sequence[TakenRequest] = (), wait: bool | float = False
+    ) -> IdleReply:
+        """Stop working. If no node works and nothing is queued, this ends the crawl, unless it is
+        to `wait`: for so many seconds, or with True until an operator ends it.
 
         Raises `RunOverError`.
         """
+        wait_s = LONGEST_S if wait is True else wait
         step, wait_ms, set_aside, lease_expired, queued_again, *missing = await self._call(
-            "idle", *_fields(finished), int(waits)
+            "idle", *_fields(finished), round(1000 * wait_s)
         )
         return IdleReply(
             NextStep(step),

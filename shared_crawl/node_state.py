@@ -73,7 +73,7 @@ class IdleCall:
     """Arguments of `CrawlClient.idle`."""
 
     finished: Sequence[TakenRequest]
-    waits: bool
+    wait: bool | float
 
 
 @dataclass(frozen=True, slots=True)

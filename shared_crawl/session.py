@@ -210,7 +210,7 @@ class CrawlSession:
                 return await self._sync(call)
             case IdleCall():
                 self._feeds.flush()
-                return await self._client.idle(call.finished, call.waits)
+                return await self._client.idle(call.finished, call.wait)
             case StartsCall():
                 return await self._client.take_starts(call.key, STARTS_PER_CALL)
 

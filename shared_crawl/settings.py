@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.redis.location import Server
 
 
+PERIOD = "seconds, or a number with 's', 'm', 'h' or 'd' behind it"
 LONGEST_RUN_NAME = 100  # characters
 
 _count = partial(check_integer, least=0, text=True)
@@ -52,6 +54,12 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in texts if each.strip())
 
 
+def _wait(value: Any, where: str) -> bool | float:
+    with suppress(SettingsError):
+        return _truth(value, where)
+    return check_period(value, where, allowed=f"True, False, or {PERIOD}")
+
+
 def _run_name(value: Any, where: str) -> str:
     name = str(value)
     if len(name) > LONGEST_RUN_NAME or not name.isprintable():
@@ -65,16 +73,14 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_MAX_PAGES": _count,
     "CRAWL_MAX_PAGES_PER_SITE": _count,
     "CRAWL_PREFIX": check_prefix,
-    "CRAWL_RECRAWL_AFTER": partial(
-        check_period, allowed="seconds, or a number with 's', 'm', 'h' or 'd' behind it"
-    ),
+    "CRAWL_RECRAWL_AFTER": partial(check_period, allowed=PERIOD),
     "CRAWL_RUN": _run_name,
     "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
     "CRAWL_START_KEY": _text,
     "CRAWL_START_ONCE": _truth,
     "CRAWL_SUM_STATS": _texts,
     "CRAWL_VERSION": lambda value, _: str(value),
-    "CRAWL_WAIT": _truth,
+    "CRAWL_WAIT": _wait,
     "SEMAPHORE_REDIS_CREDENTIALS": check_credentials,
     "SEMAPHORE_REDIS_OPTIONS": check_redis_options,
     "SEMAPHORE_START_TIMEOUT": partial(check_number, least=0.001, text=True),
@@ -111,7 +117,7 @@ class CrawlSettings:
     start_timeout: float | None = None
     sum_stats: tuple[str, ...] = ()
     version: str = ""
-    wait: bool = False
+    wait: bool | float = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:

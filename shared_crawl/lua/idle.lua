@@ -1,8 +1,9 @@
 -- Stops the node's work, for lack of requests. If no node works and no unfinished request is left, the crawl
 -- ends, or if all that is left is over the budgets.
 -- KEYS: see shared/common.lua.
--- ARGV: the finished requests, see `finish_all`; 1 if the crawl is to wait for further requests until an
--- operator ends it. If the node has taken other requests, their reply was lost: they go back to the queues.
+-- ARGV: the finished requests, see `finish_all`; for how long the crawl is to wait for further requests,
+-- unless an operator ends it (ms). If the node has taken other requests, their reply was lost: they go back
+-- to the queues.
 -- Reply: "more" if there are requests to take, "starts" if there are only claims, "wait" if other nodes work
 -- or the crawl waits, else "done", or "undone" if the crawl has no page, or lost requests; for "wait", the
 -- time after which to ask again (ms), at the end of the first lease; the data of each request set aside now;
@@ -71,10 +72,18 @@ local function give_turns_again()
 end
 
 finish_all()
-local waits = next_number() == 1
+local most_wait = next_number()
 local had_no_lease = stop_working(node, put_back) and 0 or 1
 stop_dead_nodes()
 offer_requests(false)
+
+-- The rest of the wait for further requests. It begins when no node has any, and is over when one takes some.
+local function wait_left_ms()
+  if most_wait == 0 or pages_left() <= 0 or redis.call('HEXISTS', run, 'ending') == 1 then return 0 end
+  local idle_since = redis.call('HGET', run, 'idle_since')
+  if not idle_since then redis.call('HSET', run, 'idle_since', now) end
+  return most_wait - (now - (idle_since or now))
+end
 
 local function answer(next_step, wait_ms, ...)
   return { next_step, wait_ms, set_aside, had_no_lease, queued_again, ... }
@@ -91,9 +100,11 @@ elseif redis.call('EXISTS', claims) == 1 then
 elseif pages_left() > 0 and (queue_again() or give_turns_again()) then
   offer_requests(false)
   return answer('more', 0)
-elseif waits and pages_left() > 0 and redis.call('HEXISTS', run, 'ending') == 0 then
+end
+local wait_left = wait_left_ms()
+if wait_left > 0 then
   wait_hungry()
-  return answer('wait', lease_ms)
+  return answer('wait', math.ceil(math.min(lease_ms, wait_left)))
 end
 local is_empty = tonumber(redis.call('HGET', run, 'pages') or 0) == 0
   and redis.call('HEXISTS', run, 'ending') == 0

@@ -125,7 +125,10 @@ if asks then
   stop_dead_nodes()
   most = math.min(most, pages_left())
   if most > 0 then taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped) end
-  if #taken_now > 0 then renew_lease() end
+  if #taken_now > 0 then
+    renew_lease()
+    redis.call('HDEL', run, 'idle_since')
+  end
 end
 offer_requests(asks)
 if asks and #taken_now == 0 then wait_hungry() end

@@ -429,7 +429,7 @@ def test_what_a_dead_node_had_of_a_sites_pages_goes_to_others(client: Redis) -> 
 
 def test_a_crawl_waits_for_more_until_an_operator_ends_it(client: Redis, one: Node) -> None:
     def idle() -> NextStep:
-        return result_of(one.idle(waits=True)).next_step
+        return result_of(one.idle(wait=True)).next_step
 
     assert idle() is NextStep.WAIT
     one.push(b"page")
@@ -442,6 +442,23 @@ def test_a_crawl_waits_for_more_until_an_operator_ends_it(client: Redis, one: No
     one.works(page)
     assert idle() is NextStep.CLOSE
     assert result_of(one.end()) is Ending.NO_RUN
+
+
+def test_a_crawl_waits_for_so_long_since_it_had_requests(
+    client: Redis, one: Node, two: Node
+) -> None:
+    run = one.keys.key("run")
+    result_of(two.idle(wait=5.0))
+    assert 0.0 < result_of(one.idle(wait=5.0)).wait_s <= 5.0
+    client.hincrbyfloat(run, "idle_since", -4900)
+    assert 0.0 < result_of(two.idle(wait=5.0)).wait_s <= 0.1
+    one.push(b"page")
+    one.works(one.pop())
+    assert result_of(two.idle(wait=5.0)).next_step is NextStep.WAIT
+    assert result_of(one.idle(wait=5.0)).wait_s > 1.0
+    client.hincrbyfloat(run, "idle_since", -5000)
+    assert result_of(two.idle(wait=5.0)).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -86,7 +86,7 @@ def test_a_crawl_that_waits_looks_once_at_what_its_budgets_leave(client: Redis) 
     one.fill(**{f"site{number}": 2 for number in range(MANY // 2)})
     while taken := one.takes(Demand(1000, 1000)):
         one.works(*taken)
-    steps = [result_of(one.idle(waits=True)).next_step for _ in range(4)]
+    steps = [result_of(one.idle(wait=True)).next_step for _ in range(4)]
     assert steps == [NextStep.TAKE_MORE, NextStep.WAIT, NextStep.WAIT, NextStep.WAIT]
 
 

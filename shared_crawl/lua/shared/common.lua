@@ -325,7 +325,7 @@ local function end_run()
     redis.call('UNLINK', budgets)
     if not is_timed() then redis.call('UNLINK', seen) end
   end
-  redis.call('HDEL', run, 'ending', 'unfinished', 'checked', 'check_from', 'cursor')
+  redis.call('HDEL', run, 'ending', 'unfinished', 'checked', 'check_from', 'cursor', 'idle_since')
   for _, key in ipairs(kept_after_end) do
     redis.call('PEXPIRE', key, math.max(END_KEPT_MS, 1000 * recrawl_after_s))
   end
