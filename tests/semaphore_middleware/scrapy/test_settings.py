@@ -121,7 +121,7 @@ def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str)
     ("name", "value", "said"),
     [
         ("SEMAPHORE_LIMITS", '{"a": "2"}', "['a'] = '2': allowed is "),
-        ("SEMAPHORE_LIMITS", {"a\nb": 0}, "['a\\nb'] = 0: allowed is "),
+        ("SEMAPHORE_LIMITS", {"a\nb": 0}, "['a\\nb']: a name has no control characters"),
         ("SEMAPHORE_LEASE", "1\n2", " = '1\\n2': allowed is "),
         ("DOWNLOAD_SLOTS", '{"a": {"concurrency": 0}}', "['a']['concurrency'] = 0: allowed is "),
         ("DOWNLOAD_SLOTS", {"a": 2}, "['a'] = 2: allowed is "),
