@@ -417,7 +417,7 @@ class Run:
             is_listed = not key.startswith(KEYS.scopes) or key.removeprefix(KEYS.scopes) in listed
             if COMPLETE in listed and not (is_listed or jumps):
                 self.judge.violate(f"INDEX lacks {key.decode()}")
-            is_lesson = key.startswith((KEYS.named("limit"), KEYS.named("scope"), KEYS.index))
+            is_lesson = key.startswith((KEYS.scopes, KEYS.index))
             most_ms = LESSON_KEPT_MS if is_lesson else MOST_KEPT_MS
             is_late = left_ms is None or left_ms > most_ms
             if is_late and key not in (KEYS.epoch, KEYS.rules, KEYS.changed_rules):

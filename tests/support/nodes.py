@@ -348,7 +348,7 @@ class Outside:
     def in_use(self) -> set[bytes]:
         """All keys but the epoch, and what is kept of the past."""
         keys = set(self.client.scan_iter("*", count=1000)) - {KEYS.epoch}
-        past = (KEYS.named("history"), KEYS.named("limit"), KEYS.changed_rules, KEYS.index)
+        past = (KEYS.named("history"), KEYS.changed_rules, KEYS.index)
         return {key for key in keys if not key.startswith(past)}
 
     def ttl(self, key: bytes) -> int:

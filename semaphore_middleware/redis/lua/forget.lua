@@ -4,13 +4,11 @@
 
 @include(shared/scopes)
 @include(shared/promote)
-@include(shared/remembered)
 
 local scope = read_scope(KEYS[4], KEYS[5], read_fields(KEYS[4]))
 local learned = scope.learned
 if ARGV[3] == 'all' then
   redis.call('HDEL', KEYS[4], 'learned')
-  redis.call('DEL', limit_key(scope))
   if is_in_use(scope) then
     scope.due = 0
     redis.call('HSET', KEYS[4], 'state', pack_state(scope))

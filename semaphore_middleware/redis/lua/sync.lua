@@ -40,7 +40,6 @@ local serve_any -- made by `prepare`, when it is first needed
 
 local function prepare()
   @include(shared/promote)
-  @include(shared/remembered)
   @include(shared/feedback)
   @include(shared/serve_any)
 end

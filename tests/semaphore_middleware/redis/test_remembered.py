@@ -4,6 +4,7 @@ import asyncio
 
 from semaphore_middleware import FairSemaphore, Limit
 from tests.support.nodes import ENDLESS_S, KEYS
+from tests.support.scopes import look
 from tests.support.servers import RedisServer
 
 REMEMBERED_MS = 7 * 86_400_000
@@ -19,10 +20,10 @@ async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept(server: Redi
         await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))
     assert site.refused
     with server.client() as client:
-        key = KEYS.named("limit") + b":s"
-        good = float(client.hget(key, "working"))
-        assert 0 < client.pttl(key) <= REMEMBERED_MS
-        client.delete(*KEYS.of("s"))  # as when ten minutes have passed
+        (seen,) = look(client, "s")
+        good = float(seen.learned["held_limit"])
+        assert 0 < client.pttl(KEYS.of("s")[0]) <= REMEMBERED_MS
+        client.hincrbyfloat(KEYS.epoch, "clock", 700_000)  # ten minutes pass, and the working limit
     assert 1 < good <= 10
     site.refused = 0
     async with node(server) as a:

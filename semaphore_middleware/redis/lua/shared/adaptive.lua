@@ -15,7 +15,7 @@ end
 
 -- A crawl begins a little below the limit with which the last one of this site got on.
 local function begin_working()
-  local good = remembered_limit(scope)
+  local good = learned.held_limit
   learned.working, learned.steady = math.max(1, OF_REMEMBERED * good), good > 0 and 1 or 0
   if good > 0 then apply_working_limit(scope) end
 end
@@ -51,7 +51,7 @@ local function hear_latency()
   local is_usual = learned.base == 0 or slow or mean < learned.base
   learned.base = is_usual and mean or learned.base + DRIFT * (mean - learned.base)
   if scope.used >= scope.force.limit then -- else the limit was not reached
-    remember_limit(scope, learned.working)
+    learned.held_limit = learned.working
     grow()
   end
   begin_round()

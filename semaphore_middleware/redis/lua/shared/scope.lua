@@ -19,6 +19,7 @@ local function wake(scope)
     if NOW > over + MEMORY then
       scope.learned = nothing_learned()
       scope.learned.gap, scope.learned.held_gap = learned.held_gap, learned.held_gap
+      scope.learned.held_limit = learned.held_limit
     elseif learned.refused_at > 0 then -- idle time is not of a span
       learned.refused_at = learned.refused_at + NOW - start
       if learned.span_since > 0 then learned.span_since = learned.span_since + NOW - start end
@@ -68,9 +69,10 @@ local function write_idle(scope)
     learned.failing_end = math.max(0, learned.failing_end - NOW)
     local pause = math.max(learned.backoff_end, learned.failing_end)
     local lesson = pause + learned.backoff + learned.failures + learned.working
-    if learned.gap > 0 then kept = math.max(kept, REMEMBERED) end
+    local held = learned.gap + learned.held_limit
+    if held > 0 then kept = math.max(kept, REMEMBERED) end
     learned.span_started = learned.span_started - scope.started
-    if lesson + learned.gap > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
+    if lesson + held > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
       kept = math.max(kept, pause + (pause > 0 and HOUR or MEMORY))
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
