@@ -113,6 +113,10 @@ class Server:
             _compiled(arguments[1], sha)
             self._scripts.add(sha)
             return sha
+        if name in (b"EVAL", b"EVAL_RO"):
+            text, *rest = arguments
+            sha = self.execute((b"SCRIPT", b"LOAD", text), now)
+            return self.execute((name.replace(b"EVAL", b"EVALSHA"), sha, *rest), now)
         if name not in (b"EVALSHA", b"EVALSHA_RO"):
             return self._run(self._lua.redis.call, False, command)
         sha, keys = arguments[0], int(arguments[1])
