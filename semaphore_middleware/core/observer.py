@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from _thread import interrupt_main
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -376,8 +377,8 @@ class Observers:
                     on_event(event)
                 except FAILURES:
                     logger.exception("An observer failed at %s.", event)
-                except KeyboardInterrupt as interrupt:  # after what is being done is done
-                    asyncio.get_running_loop().call_soon(_interrupt, interrupt)
+                except KeyboardInterrupt:  # as if it came after what is being done here
+                    asyncio.get_running_loop().call_soon(interrupt_main)
 
     def _find_callbacks(self, kind: object) -> list[Callable[[Event], None]]:
         assert isinstance(kind, type), "a kind of events is a class"
@@ -402,10 +403,6 @@ class Observers:
         """In a forked child: those that are open are its parent's."""
         self._open = []
         self._of_kind.clear()
-
-
-def _interrupt(interrupt: KeyboardInterrupt) -> None:
-    raise interrupt
 
 
 def _raise_if_cancelled(error: BaseException) -> None:

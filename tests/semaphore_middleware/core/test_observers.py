@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.core import observer
 from semaphore_middleware.core.observer import FAILURES, Event, Observer, Observers
 from tests.support.crawls import Log
-from tests.support.nodes import Recorder
+from tests.support.nodes import TIMEOUT_S, Recorder
 from tests.support.servers import RedisServer
 
 NOBODY: Any = None  # a semaphore that no observer looks at
@@ -94,17 +95,33 @@ async def test_an_observer_that_cannot_be_opened_is_named(
         await semaphore.open()
 
 
-def test_ctrl_c_in_an_observer_ends_the_loop_when_the_permit_is_back(server: RedisServer) -> None:
-    async def use() -> None:
-        broken = Raises(KeyboardInterrupt)
-        broken.kinds = (observer.PermitReleased,)  # type: ignore[misc]
-        async with FairSemaphore(server.url, recovery_wait=0.0, observers=[broken]) as semaphore:
-            async with semaphore.permit("s", 1):
-                pass
-            await asyncio.sleep(60.0)
+INTERRUPTED = """
+import asyncio, sys
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import Observer, PermitReleased
 
-    with ThreadPoolExecutor(1) as thread, pytest.raises(KeyboardInterrupt):
-        thread.submit(asyncio.run, use()).result()
+class Broken(Observer):
+    kinds = (PermitReleased,)
+
+    def on_event(self, event):
+        raise KeyboardInterrupt
+
+async def use():
+    async with FairSemaphore(sys.argv[1], recovery_wait=0.0, observers=[Broken()]) as semaphore:
+        async with semaphore.permit("s", 1):
+            pass
+        await asyncio.sleep(60.0)
+
+asyncio.run(use())
+"""
+
+
+def test_ctrl_c_in_an_observer_ends_the_program_when_the_permit_is_back(
+    server: RedisServer,
+) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, server.url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
     assert server.members() == {}
 
 
