@@ -51,7 +51,7 @@ BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
 COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
-LESSON_KEPT_MS = 8.1 * 86400e3  # of a limit or gap that was learned; a clock set back adds to it
+LESSON_KEPT_MS = 8.3 * 86400e3  # of a limit or gap that was learned; a clock set back adds to it
 PACE_LEARNED_S = 60.0
 MOST_REFUSED = 0.05
 LEAST_USED = 0.8
