@@ -278,7 +278,8 @@ class CrawlClient:
                           the run has ended; the id before; the last run that is not done; whether
                           an operator ends it; the budgets; the salt of shortened fingerprints;
                           whether `seen` has times; how many requests are unfinished, and at the
-                          end, left and lost; where the search for those that no queue has goes on
+                          end, left and lost; how many the run before has lost; where the search
+                          for those that no queue has goes on
         nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some

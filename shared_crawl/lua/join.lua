@@ -117,8 +117,9 @@ if not goes_on then
     redis.call('UNLINK', seen)
     redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
   end
+  local _, _, _, previous_lost = missing()
   redis.call('HSET', run, 'id', new_run, 'version', version, 'previous', run_id or '',
-    'unfinished', redis.call('HLEN', requests))
+    'previous_lost', previous_lost, 'unfinished', redis.call('HLEN', requests))
   run_id, of_run = new_run, nil
   redis.call('HDEL', run, 'ended', 'identity', 'pages', 'lost', 'name')
   if name ~= '' then
