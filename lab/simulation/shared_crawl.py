@@ -631,7 +631,8 @@ class Crawl:
         self.note("server", f"page {number} goes back from {name.decode()}: {by_death=}")
         node = self._named(name)
         at_work = [number_of(request.url) for request in node.engine._slot.inprogress]
-        if not by_death and number in at_work and node.is_at_work and not self._overtaken:
+        is_lost = self._overtaken or self._has_lost_data
+        if not by_death and number in at_work and node.is_at_work and not is_lost:
             self.violate(f"GIVEN BACK page {number}, at which {node.host.name} is at work")
 
     def on_lease_end(self, name: bytes) -> None:
