@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from semaphore_middleware import ServerUnreachableError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import Call, Script, run_scripts
@@ -541,10 +543,19 @@ class CrawlClient:
         packed = (*head, round(settings.recrawl_after), *arguments)
         call = Call(SCRIPTS[name], keys, packed, though_full=though_full)
         async with self.link.use() as connection:
-            (reply,) = await run_scripts(connection, [call])
+            (reply,) = await run_scripts(connection, [call], before_loading=self._check_life)
         if reply and reply[0] == b"over":
             raise OVER[reply[1]](Missing(*reply[2:]))
         return reply
+
+    async def _check_life(self, connection: Connection) -> None:
+        """Check that a server that lacks the scripts is the one that is known: a proxy leads to
+        another one without notice.
+        """
+        await connection.check_server()
+        if connection.life != self.link.life:
+            self.link.life = connection.life
+            raise ServerUnreachableError(f"{self.link.server} was replaced by another server")
 
 
 def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:

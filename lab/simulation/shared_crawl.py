@@ -736,6 +736,8 @@ class Crawl:
 
     def _wait_for_end(self) -> None:
         patience = self.world.now + PATIENCE_S
+        # What an eviction took is put back when no node works.
+        is_evicted = any(fault.kind == "evict" for fault in self.plan.faults)
         while not self.violations and (self._to_come or not self._is_over):
             if self.world.now > patience:
                 left = [node.host.name for node in self.nodes if not _is_over(node)]
@@ -744,7 +746,9 @@ class Crawl:
             self.world.run(self.world.now + LOOK_S)
             for node in self.nodes:
                 has_budget = self.plan.max_pages or self.plan.max_pages_per_site
-                starves = not has_budget and self.is_quiet_for(node) and node.is_starved
+                starves = (
+                    not (has_budget or is_evicted) and self.is_quiet_for(node) and node.is_starved
+                )
                 node.starved_s = node.starved_s + LOOK_S if starves else 0.0
                 if node.starved_s > PROMPT_S:
                     self.violate(f"STARVED {node.host.name}")
