@@ -239,8 +239,7 @@ class Downloads:
         if scopes.limits:
             await self._opened()
         timeout = self._settings.acquire_timeout
-        check_priority(request.priority, f"{request}: priority")
-        priority = admission.priority
+        priority = _checked_priority(admission)
         while True:
             permits = NO_PERMITS
             if scopes.limits:
@@ -423,6 +422,17 @@ class Downloads:
             self._engine.wrap_fetch(self.fetch)
         else:
             self._engine.answer_spiders()
+
+
+def _checked_priority(admission: Admission) -> float:
+    """The priority among this node's requests. Raises `SettingsError` for one that is not allowed,
+    whose request is only then written out.
+    """
+    try:
+        check_priority(admission.request.priority, "priority")
+    except SettingsError as error:
+        raise SettingsError(f"{admission.request}: {error}") from None
+    return admission.priority
 
 
 def _copy_for_scheduler(request: Request) -> Request:
