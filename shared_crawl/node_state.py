@@ -51,6 +51,10 @@ from shared_crawl.sums import SummedStats
 logger = logging.getLogger(__name__)
 
 KEYS_GONE = "Keys were evicted or deleted: see maxmemory-policy in docs/many-machines.md"
+LOST = f"The server has no data any more of %d queued requests of the crawl %r. {KEYS_GONE}"
+QUEUED_AGAIN = (
+    "%d unfinished requests of the crawl %r were in no queue, and are queued again. " + KEYS_GONE
+)
 STARTS_POLL_S = 1.0  # between two looks at the users' key while the node waits
 
 
@@ -280,7 +284,7 @@ class NodeState:
         self.on_renewed(call.made_at, reply)
         self.prefetch.forget(call.finished)
         self._log_set_aside(reply.set_aside)
-        self._log_lost(reply.lost)
+        self._log_gone(LOST, reply.lost)
         self._on_queued(reply.queued)
         self._on_taken(call.demand, reply.taken)
         if had_suspect and not self.prefetch.has_suspect:
@@ -347,7 +351,7 @@ class NodeState:
         self._idle = Idle.NO
         self.prefetch.forget(call.finished)
         self._log_set_aside(reply.set_aside)
-        self._log_queued_again(reply.queued_again)
+        self._log_gone(QUEUED_AGAIN, reply.queued_again)
         if self._working and reply.lease_expired:
             self._on_lease_expired(now)
         self._working = False
@@ -395,23 +399,9 @@ class NodeState:
                 self._settings.name,
             )
 
-    def _log_lost(self, count: int) -> None:
+    def _log_gone(self, text: str, count: int) -> None:
         if count:
-            logger.warning(
-                "The server has no data any more of %d queued requests of the crawl %r. %s",
-                count,
-                self._settings.name,
-                KEYS_GONE,
-            )
-
-    def _log_queued_again(self, count: int) -> None:
-        if count:
-            logger.warning(
-                "%d unfinished requests of the crawl %r were in no queue, and are queued again. %s",
-                count,
-                self._settings.name,
-                KEYS_GONE,
-            )
+            logger.warning(text, count, self._settings.name)
 
     # Another server, a lost crawl, the end ------------------------------------------------------
 

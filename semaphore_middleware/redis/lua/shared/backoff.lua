@@ -5,7 +5,7 @@
 local function warn_holders()
   for_each_account(scope, function(node, account)
     if held_by(account) > 0 then
-      notify(node, 'backoff', learned.paused_at, learned.pause_length, name_of(scope))
+      notify(node, 'backoff', learned.paused_at, learned.pause_length, name_of(scope.key))
     end
   end)
 end

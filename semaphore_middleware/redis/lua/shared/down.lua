@@ -29,7 +29,7 @@ local function note_down()
   learned.is_down = 1
   for_each_account(scope, function(node, account)
     if node ~= NODE and waiting_at(account) > 0 and believes(learned, node) then
-      notify(node, 'down', math.floor(NOW - learned.failing_since), name_of(scope))
+      notify(node, 'down', math.floor(NOW - learned.failing_since), name_of(scope.key))
     end
   end)
 end

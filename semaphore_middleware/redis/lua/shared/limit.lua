@@ -29,7 +29,7 @@ local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
   local MOST_LABELS = 10 -- of the host in a pattern, as LABELS_MAX in model/rules.py: more cost nothing
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
-  local name = name_of(scope)
+  local name = name_of(scope.key)
   local kind = string.match(name, '^(%a+):')
   local has_kind = kind == 'via' or kind == 'domain' or kind == 'ip' or kind == 'proxy'
   local names = { name, has_kind and kind .. ':*' or nil }

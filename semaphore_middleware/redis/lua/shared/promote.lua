@@ -232,7 +232,7 @@ local function grant_to_queue(scope)
   end
   for node, account in pairs(scope.others or {}) do
     if account and account.has_changed then
-      notify(node, 'granted', account.term, account.granted, name_of(scope))
+      notify(node, 'granted', account.term, account.granted, name_of(scope.key))
     end
   end
   if free > 0 then wait = 0 end -- the rest is handed out in the next call
@@ -245,7 +245,7 @@ local function tell_when(scope, wait)
   if first == NODE then
     scope.retry_in = wait
   elseif first ~= '' and scope.told ~= first then
-    notify(first, 'retry', math.ceil(wait), name_of(scope))
+    notify(first, 'retry', math.ceil(wait), name_of(scope.key))
   end
   scope.told = first
 end

@@ -1,9 +1,5 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: how a scope is read and written back.
 
-local function name_of(scope)
-  return string.sub(scope.key, #PREFIX + #':scope:' + 1)
-end
-
 local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
 local REMEMBERED = 7 * DAY -- and how long its gap, and its last working limit
 

@@ -28,9 +28,13 @@ local function problem_of(raised)
   return text
 end
 
+local function name_of(key)
+  return string.sub(key, #PREFIX + #':scope:' + 1)
+end
+
 -- Lists a scope until this moment of the wall clock, and now and then drops others whose moment has passed.
 local function list(key, moment)
-  local is_new = redis.call('ZADD', KEYS[3], moment, string.sub(key, #PREFIX + #':scope:' + 1)) == 1
+  local is_new = redis.call('ZADD', KEYS[3], moment, name_of(key)) == 1
   if is_new then redis.call('PEXPIRE', KEYS[3], INDEX_KEPT) end
   if RANDOM >= 1 / 32 then return end
   local first = redis.call('ZRANGE', KEYS[3], 0, 99, 'WITHSCORES')

@@ -8,7 +8,7 @@ local function note_walled()
   learned.is_walled = 1
   for_each_account(scope, function(node, account)
     if node ~= NODE and waiting_at(account) > 0 then
-      notify(node, 'walled', math.floor(NOW - learned.refusing_since), learned.refused_by, name_of(scope))
+      notify(node, 'walled', math.floor(NOW - learned.refusing_since), learned.refused_by, name_of(scope.key))
     end
   end)
 end
