@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import hiredis
 
-CHUNK = 65536
+from tests.support.proxy import CHUNK, SocketProxy
+
 UNSOLICITED = (b"message", b"subscribe")  # the first word of what is no reply to one command
 NOT_IN_SCRIPTS = """\
 local NOT_ALLOWED = 'This Redis command is not allowed from script'
@@ -29,11 +31,11 @@ local redis = setmetatable({{
 """Lua before a script, in which it may not use a command, as on Redis Enterprise."""
 
 
-class Restricted:
-    """Listens on a loopback port, and leads to a server's Unix socket."""
+class Restricted(SocketProxy):
+    """Answers some commands itself, and changes what others bring."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path)
         self.answer: Callable[[Sequence[bytes]], bytes | None] = lambda _: None
         """The reply to a command, which then does not reach the server; None: the server's."""
         self.edit_info: Callable[[str], str] = lambda info: info
@@ -44,38 +46,12 @@ class Restricted:
         self.commands: list[Sequence[bytes]] = []
         """What has come."""
         self._shas: dict[bytes, bytes] = {}
-        self._connections: set[asyncio.Task[None]] = set()
 
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self._port}/0"
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        writers = [writer]
-        try:
-            answers, server = await asyncio.open_unix_connection(str(self._path))
-            writers.append(server)
-            await _Conversation(self, writer, server).go_on(reader, answers)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._connections.discard(task)
-            for each in writers:
-                each.transport.abort()
+    async def converse(
+        self, client: tuple[StreamReader, StreamWriter], server: tuple[StreamReader, StreamWriter]
+    ) -> None:
+        """Pass on command by command, and answer by answer."""
+        await _Conversation(self, client[1], server[1]).go_on(client[0], server[0])
 
     def rewritten(self, command: Sequence[bytes]) -> Sequence[bytes]:
         """The command as it goes to the server."""
@@ -96,15 +72,13 @@ class Restricted:
 class _Conversation:
     """One client's: each command is answered in its turn."""
 
-    def __init__(
-        self, proxy: Restricted, client: asyncio.StreamWriter, server: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, proxy: Restricted, client: StreamWriter, server: StreamWriter) -> None:
         self._proxy = proxy
         self._client = client
         self._server = server
         self._awaited: list[tuple[Sequence[bytes], bytes | None]] = []
 
-    async def go_on(self, commands: asyncio.StreamReader, answers: asyncio.StreamReader) -> None:
+    async def go_on(self, commands: StreamReader, answers: StreamReader) -> None:
         both = [
             asyncio.create_task(_each(commands, self._on_command)),
             asyncio.create_task(_each(answers, self._on_answer)),
@@ -144,7 +118,7 @@ class _Conversation:
             self._client.write(answer)
 
 
-async def _each(reader: asyncio.StreamReader, handle: Callable[[Any], None]) -> None:
+async def _each(reader: StreamReader, handle: Callable[[Any], None]) -> None:
     """Handle each thing that comes, until the connection ends."""
     parser = hiredis.Reader()
     while chunk := await reader.read(CHUNK):

@@ -180,6 +180,11 @@ class RedisServer(Removable):
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def calls(self, command: str) -> int:
+        """How often clients and scripts have called it, since the server began."""
+        with self.client() as client:
+            return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
     def members(self) -> dict[str, tuple[int, int]]:
         """By scope: how many permits are held, and how many requests wait, by the accounts of all
         nodes; empty when all were given back.

@@ -9,11 +9,6 @@ from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.servers import RedisServer
 
 
-def calls_of(server: RedisServer, command: str) -> int:
-    with server.client() as client:
-        return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
-
-
 async def surveyed(node: Caller) -> set[str]:
     return {seen.scope for seen in await node.admin.survey()}
 
@@ -28,9 +23,9 @@ async def test_a_look_scans_no_keys(server: RedisServer) -> None:
     await a.take("delayed", limit=delayed)
     await a.say("delayed", delayed, started=1)
     await a.give_back("delayed", limit=delayed)
-    scans = calls_of(server, "scan")
+    scans = server.calls("scan")
     assert await surveyed(a) == {"in use", "paused", "delayed"}
-    assert calls_of(server, "scan") == scans
+    assert server.calls("scan") == scans
 
 
 async def test_an_index_that_was_lost_is_made_again_by_one_look(
@@ -40,21 +35,21 @@ async def test_an_index_that_was_lost_is_made_again_by_one_look(
     await a.take("s")
     outside.client.delete(KEYS.index)
     await a.take("later")
-    scans = calls_of(server, "scan")
+    scans = server.calls("scan")
     for _ in range(2):
         assert await surveyed(a) == {"s", "later"}
-    assert calls_of(server, "scan") == scans + 1
+    assert server.calls("scan") == scans + 1
     assert outside.ttl(KEYS.index) > 0
 
 
 async def test_a_scope_in_use_costs_no_more(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     await a.take("s", limit=2)
-    calls = calls_of(server, "zadd")
+    calls = server.calls("zadd")
     for _ in range(10):
         await a.take("s", limit=2)
         await a.give_back("s", limit=2)
-    assert calls_of(server, "zadd") == calls
+    assert server.calls("zadd") == calls
 
 
 async def test_what_has_ended_leaves_it_in_steps(server: RedisServer, outside: Outside) -> None:

@@ -303,11 +303,6 @@ async def test_any_string_names_a_node(server: RedisServer, outside: Outside) ->
 CROWD = 1000  # as many as one call looks at
 
 
-def calls_of(server: RedisServer, command: str) -> int:
-    with server.client() as client:
-        return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
-
-
 def queue_strangers(outside: Outside) -> None:
     outside.client.zadd(QUEUE, {f"stranger {i}": -1 - i for i in range(3 * CROWD)})
 
@@ -364,9 +359,9 @@ async def test_no_call_looks_at_the_crowds_of_many_scopes(
     assert [(scope.scope, scope.held) for scope in seen] == [(scope, CROWD) for scope in scopes]
     outside.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S)
     for left in (2, 1, 0):
-        before = calls_of(server, "hgetall")
+        before = server.calls("hgetall")
         await a.send(*(a.statement(scope, 2 * CROWD) for scope in scopes))
-        assert calls_of(server, "hgetall") == before + 1
+        assert server.calls("hgetall") == before + 1
         assert sum(bool(outside.held(scope)) for scope in scopes) == left
 
 
