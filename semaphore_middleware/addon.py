@@ -128,7 +128,7 @@ def _check_components(settings: BaseSettings) -> None:
         chosen = _path(settings[name])
         if chosen == scrapys:
             continue
-        component = load_object(chosen)
+        component = load_object(settings[name])
         if not isinstance(component, type) or not issubclass(component, load_object(ours)):
             raise not_allowed(chosen, name, f"a class derived from {ours}")
 

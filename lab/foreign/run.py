@@ -35,15 +35,26 @@ SUITES = (
     *("spidermiddleware_httperror", "spidermiddleware_output_chain"),
     "spidermiddleware_process_start",
 )
+OWN_DOWNLOADER = (
+    "the add-on needs a downloader derived from its own, and ends the crawl with another"
+)
 EXPECTED = {  # by class and name of the test: what may come out otherwise, and why that is right
-    "tests.test_crawl.TestCrawl.test_retry_503": (
-        "a 503 is a refusal: the add-on lets the site rest and retries, not RETRY_TIMES times"
+    "tests.test_core_downloader.test_fetch_deprecated_spider_arg": OWN_DOWNLOADER,
+    "tests.test_core_downloader.test_get_slot_key_by_ip": (
+        "CONCURRENT_REQUESTS_PER_IP ends the crawl: a limit by address is SEMAPHORE_SCOPES = ['ip']"
     ),
+    "tests.test_core_downloader.test_slot_gc": "the test has a downloader without an engine",
     "tests.test_downloaderslotssettings.test_delay": (
         "meta's download_slot chooses no semaphore: the delay of the host holds"
     ),
-    "tests.test_engine.test_download_wrong_type": (
-        "the test's downloader returns text where a Deferred belongs, so the error is another one"
+    "tests.test_downloaderslotssettings.test_none_slot_with_priority_queue"
+    "[scrapy.pqueues.ScrapyPriorityQueue]": (
+        "the add-on needs a queue derived from its own, and ends the crawl with another one"
+    ),
+    "tests.test_engine.TestEngine.test_close_without_downloader": OWN_DOWNLOADER,
+    "tests.test_engine.test_download_wrong_type": OWN_DOWNLOADER,
+    "tests.test_scheduler.TestIncompatibility.test_incompatibility": (
+        "CONCURRENT_REQUESTS_PER_IP ends the crawl before the queue can refuse it"
     ),
     "tests.test_spider_crawl.TestCrawlSpider.test_closed_signal_call": (
         "the test sends spider_opened and spider_closed without awaiting what they start"

@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import load_object
 
-from semaphore_middleware.addon import SemaphoreAddon
+from semaphore_middleware.addon import REPLACED, SemaphoreAddon
 from semaphore_middleware.errors import SettingsError
 from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, Patch, pages, scrapy, taken
 from tests.support.nodes import eventually
@@ -138,6 +138,13 @@ async def test_a_class_that_is_derived_from_ours_is_kept(
     crawl = Crawl(server, Request(site.url("/page/")), DOWNLOADER=load(path))
     await crawl.gave_back(1, site)
     assert type(crawl.crawler.engine.downloader).__name__ == used
+
+
+async def test_a_class_within_a_function_is_taken_as_it_is(server: RedisServer, site: Site) -> None:
+    class Local(load_object(REPLACED["DOWNLOADER"][1])):  # type: ignore[misc]
+        pass
+
+    await Crawl(server, Request(site.url("/page/")), DOWNLOADER=Local).gave_back(1, site)
 
 
 @pytest.mark.parametrize(
