@@ -17,6 +17,7 @@ from semaphore_middleware.redis.scripts import SYNC, Call, run_scripts
 from tests.support.crawls import Log
 from tests.support.nodes import ENDLESS_S, KEYS, MACHINE, Caller, Outside, eventually
 from tests.support.restricted import Restricted
+from tests.support.scopes import Look
 from tests.support.servers import RedisServer
 
 SCOPE, QUEUE = KEYS.of("s")
@@ -56,6 +57,10 @@ async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
     assert held.lease_left <= waiting.lease_left <= 60
 
 
+def without_lease(look: Look) -> dict[str, dict[str, float]]:
+    return {node: account | {"lease_end": 0.0} for node, account in look.accounts.items()}
+
+
 # Twice, late, and of accounts that are gone -----------------------------------------------------
 
 
@@ -72,9 +77,23 @@ async def test_a_late_statement_changes_no_count(server: RedisServer, outside: O
     for _ in range(3):
         await a.send(returned)
     assert (outside.held(), outside.waiting()) == ({"a": 1, "b": 1}, {"b": 2})
-    before = outside.look("s")
+    (before,) = outside.look("s")
     reply = await answer(a, asked)
-    assert (reply.status, reply.granted, outside.look("s")) == ("ok", 2, before)
+    (after,) = outside.look("s")
+    assert (reply.status, reply.granted, after.queue) == ("ok", 2, before.queue)
+    assert (after.state, without_lease(after)) == (before.state, without_lease(before))
+
+
+async def test_a_late_statement_renews_the_lease(server: RedisServer, outside: Outside) -> None:
+    """Its node counts its deadline from it, once it is answered."""
+    a = await Caller.join(server, "a")
+    late = a.statement("s", asked=1)
+    await a.send(late)
+    await a.renew("s")
+    outside.client.hincrbyfloat(KEYS.epoch, "clock", 600 * ENDLESS_S)  # of 1000
+    assert (await answer(a, late)).status == "ok"
+    (held,) = (await a.inspect("s")).members
+    assert held.lease_left > 0.9 * ENDLESS_S
 
 
 async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:

@@ -51,7 +51,8 @@ local function apply_statement(scope, said)
     own.returned = math.max(own.returned, said.returned)
     -- Else a node that gives back and asks again would overtake those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
-  else
+  else -- a late one, or a keeper's
+    own.lease_end = NOW + LEASE
     return @status(ok)
   end
   -- What it was granted since is pending, too.
