@@ -1,6 +1,6 @@
 """Runs seeds, and shows the first that breaks a promise: made small, as a timeline.
 
-python -m lab.simulation [--seeds 1000] [--first 1] [--seed N] [--world semaphore|shared_crawl]
+python -m lab.simulation [--seeds 1000] [--first 1] [--seed N] [--world NAME]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lab.simulation.run import Result
 
 WORLDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Result]]] = {
     "semaphore": (plan.plan_for, run.run),
+    "managed": (plan.plan_for_managed, run.run),
     "shared_crawl": (shared_crawl.plan_for, shared_crawl.run),
 }
 ATTEMPTS = 400  # to make a failure smaller
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="one only, with its timeline")
-    parser.add_argument("--world", choices=WORLDS, help="one only; else both")
+    parser.add_argument("--world", choices=WORLDS, help="one only; else all")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
     for world in [options.world] if options.world else WORLDS:

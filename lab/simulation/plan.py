@@ -67,6 +67,7 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     own_limits: Mapping[int, Mapping[str, Limit]] = field(default_factory=dict)  # of some nodes
     is_evicting: bool = False
+    gives_scripts_info: bool = True  # the server
     theme: str = ""
     jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
     machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
@@ -182,6 +183,11 @@ def plan_for(seed: int) -> Plan:
     names = random.choice((("a", "b"), ("a", "b", "c"), ("", "a")))
     jobs = {node: (random.choice(names), random.choice((1.0, 3.0))) for node in range(plan.nodes)}
     return replace(plan, jobs=jobs)
+
+
+def plan_for_managed(seed: int) -> Plan:
+    """The same, where scripts may not use INFO, as on servers that people rent."""
+    return replace(plan_for(seed), gives_scripts_info=False)
 
 
 # Kinds of runs ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ DB = {} -- key -> { kind = 'H' or 'Z', h = field -> value (of a sorted set: memb
 WALL = 0 -- its clock, ms
 RUN_ID, REPLICATION_ID, EVICTED, POLICY = 'run', 'replication', 0, 'noeviction'
 IS_FULL, LACKS_REPLICAS = false, false
+LACKS_INFO = false -- whether scripts may not use INFO
 PUBLISH = nil -- function(channel, message)
 WITNESS = nil -- function(key, field, new, old): sees each field of a hash that is set
 
@@ -147,6 +148,7 @@ function READ.TIME()
 end
 
 function READ.INFO()
+  if LACKS_INFO then fail('ERR This Redis command is not allowed from script') end
   return table.concat({
     '# Server', 'redis_version:7.2.0', 'redis_mode:standalone', 'run_id:' .. RUN_ID, 'role:master',
     'master_replid:' .. REPLICATION_ID, 'maxmemory:1000000', 'maxmemory_policy:' .. POLICY,

@@ -260,6 +260,7 @@ class Run:
         self.server = self.network.server = Server(
             self.network.publish, self._on_bug, self._on_grant, plan.lease
         )
+        self.server.gives_scripts_info = plan.gives_scripts_info
         self.history = History(self.judge, self.server)
         if plan.is_evicting:
             self.server.set_evicting()

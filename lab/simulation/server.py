@@ -47,6 +47,7 @@ class Server:
             self._lua[name] = _lua().table()
         self._lua.IS_FULL, self._lua.LACKS_REPLICAS = False, False
         self._lua.POLICY, self._lua.EVICTED = b"noeviction", 0
+        self.gives_scripts_info = True
         self._note_bug = note_bug
         self._scripts: set[bytes] = set()
         self._lives = 0
@@ -106,6 +107,7 @@ class Server:
         self.calls += 1
         self.set_time(now)
         name, *arguments = command
+        self._lua.LACKS_INFO = name.startswith(b"EVAL") and not self.gives_scripts_info
         if name == b"PING":
             return b"PONG"
         if name == b"SCRIPT":

@@ -8,8 +8,11 @@ from lab.simulation.__main__ import WORLDS
 from lab.simulation.power import RULES, convicts
 
 # A few: `make sim` runs more, and CI thousands.
-SEEDS = {"semaphore": range(1, 17), "shared_crawl": range(10)}
-CHUNKS = [("semaphore", chunk, 4) for chunk in range(4)] + [("shared_crawl", 0, 1)]
+SEEDS = {"semaphore": range(1, 17), "managed": range(17, 21), "shared_crawl": range(10)}
+CHUNKS = [("semaphore", chunk, 4) for chunk in range(4)] + [
+    ("managed", 0, 1),
+    ("shared_crawl", 0, 1),
+]
 """That workers may share."""
 
 

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from semaphore_middleware.model.options import check_job, check_weight
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.calls import Begun, pack_begin
+from semaphore_middleware.redis.calls import Begun, begin_epoch, pack_begin
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import url_from_environment
 from semaphore_middleware.redis.keys import Keys
@@ -262,11 +263,9 @@ class Admin:
         If a node does hold any, a site may see too many requests, for one lease at most. Raises
         `ServerRefusedError` also where nodes of another version of this package use the server.
         """
-        head = pack_head(self.lease)
-        call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
+        pack = partial(pack_begin, self._keys, pack_head(self.lease), 0, 0, is_trusted=True)
         async with self.connected() as connection:
-            (reply,) = await run_scripts(connection, [call])
-            Begun.read(reply, connection.server_name)
+            Begun.read(await begin_epoch(connection, pack), connection.server_name)
             await connection.execute([self._notice])
 
     # How ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.connection import Connection, NotInScriptsError
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import (
     VERSION,
@@ -84,10 +84,9 @@ class Recovery:
         Returns whether it is another one than this node knew. Raises `ServerUnreachableError`, and
         `ServerRefusedError` where nodes of another version use the server.
         """
-        (reply,) = await run_scripts(connection, [self.call_to_join()])
-        return self.on_joined(connection, reply)
+        return self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
 
-    def call_to_join(self) -> Call:
+    def call_to_join(self, told: str) -> Call:
         """The call of the script `begin_epoch`. If the server is in another life, what follows
         in the same round trip is of an earlier epoch there, and does nothing.
         """
@@ -95,11 +94,12 @@ class Recovery:
         head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
         # One that knew another server may hold permits, which a new server knows nothing of.
         wait_if_empty = self._wait if self.epoch else 0.0
-        return pack_begin(self._keys, head, self._wait, wait_if_empty)
+        return pack_begin(self._keys, head, self._wait, wait_if_empty, told)
 
     def on_joined(self, connection: Connection, reply: Sequence[Any]) -> bool:
         """The reply to `call_to_join`. Returns and raises as `join_epoch` does."""
         begun = Begun.read(reply, connection.server_name)
+        connection.may_evict = begun.may_evict
         is_new = begun.epoch != self.epoch
         self.epoch = begun.epoch
         if is_new and begun.left > 0:
@@ -160,18 +160,44 @@ class Recovery:
             logger.info("The wait is over: permits are granted again.")
 
 
+async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Sequence[Any]:
+    """The reply to the script `begin_epoch`, which is called with what it is told of INFO."""
+    if not connection.tells_scripts:
+        try:
+            (reply,) = await run_scripts(connection, [pack("")])
+            return reply  # type: ignore[no-any-return]
+        except NotInScriptsError:
+            connection.tells_scripts = True
+    (reply,) = await run_scripts(connection, [pack(await told_to_scripts(connection))])
+    return reply  # type: ignore[no-any-return]
+
+
+async def told_to_scripts(connection: Connection) -> str:
+    """What INFO says now, for scripts that may not use it; nothing, if they may."""
+    if not connection.tells_scripts:
+        return ""
+    await connection.check_server()
+    return "".join(f"\n{name}:{value}" for name, value in connection.facts.items())
+
+
 def pack_begin(
-    keys: Keys, head: bytes, wait: float, wait_if_empty: float, is_trusted: bool = False
+    keys: Keys,
+    head: bytes,
+    wait: float,
+    wait_if_empty: float,
+    told: str = "",
+    is_trusted: bool = False,
 ) -> Call:
     """The call of the script `begin_epoch`: it begins an epoch unless the server's present life has
     one.
 
     `wait` is in seconds, and so is `wait_if_empty`, where the server was started when no permit was
-    held; with `is_trusted` none is waited for, also if a wait was begun already.
+    held; with `is_trusted` none is waited for, also if a wait was begun already. `told` is what
+    INFO says, if the script may not ask.
     """
     waits = milliseconds(wait), milliseconds(wait_if_empty)
     epoch = f"{VERSION}-{chance.token(8)}"
-    arguments = (head, epoch, VERSION, *waits, int(is_trusted))
+    arguments = (head, epoch, VERSION, *waits, int(is_trusted), told)
     return Call(BEGIN_EPOCH, keys.of_all, arguments, though_full=True)
 
 
@@ -252,13 +278,19 @@ class Store:
         packed = [self._pack(call, sent - self._heard_at) for call in calls]
         if look:
             connection.look_for_master()
-            packed.insert(0, self.recovery.call_to_join())
+            told = await told_to_scripts(connection)
+            packed.insert(0, self.recovery.call_to_join(told))
+        evicted = connection.facts.get("evicted_keys")
         # A server that lacks the scripts may be another one, to which a proxy leads without notice.
         # (Redis 6.2 gives them to its replicas.)
         results = await run_scripts(connection, packed, before_loading=self.recovery.join_epoch)
         self._heard_at = sent
         if look:
             self.recovery.on_joined(connection, results.pop(0))
+        if connection.may_evict:
+            await told_to_scripts(connection)  # where `sync` may not look whether it has
+        if connection.facts.get("evicted_keys") != evicted:
+            return None
         if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
             return None
         replies: list[Reply] = []

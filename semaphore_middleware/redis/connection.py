@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -43,7 +44,9 @@ logger = logging.getLogger(__name__)
 
 OLDEST_VERSION = (6, 2)
 READ_ONLY_SCRIPTS_SINCE = (7, 0)
+FACTS = ("role", "run_id", "master_replid", "maxmemory", "maxmemory_policy", "evicted_keys")
 KEYS_PER_SCAN = 1000
+RUNS_COMPARED = 8  # calls that may each come to another server
 TLS_TIMEOUT_S = 10.0  # for a handshake: on a busy machine it takes longer than a call
 TLS_OPTIONS = (
     "ssl_ca_certs",
@@ -102,6 +105,10 @@ class PasswordRefusedError(ServerRefusedError):
     """The server does not accept the user name and the password."""
 
 
+class NotInScriptsError(ServerRefusedError):
+    """The server does not allow scripts a command that it allows nodes."""
+
+
 class CallTimeoutError(ServerUnreachableError):
     """A call was not answered in time: it may have been too much."""
 
@@ -117,8 +124,12 @@ class Connection:
     """The server's run id and its replication id, as they were when `check_server` last asked: the
     latter is another one after a failover, even where the same process is the master again.
     """
+    facts: Mapping[str, str]
+    """What INFO says of that life, and of evictions."""
     may_evict: bool = False
-    """Whether the server evicts keys when its memory is full, as `check_server` found it."""
+    """Whether the server evicts keys when its memory is full, as it last reported."""
+    tells_scripts: bool = False
+    """Whether scripts may not use INFO, so that they are told the facts."""
     has_read_only_scripts: bool = False
     """Whether the server has EVALSHA_RO, a command without the right to write."""
 
@@ -164,8 +175,7 @@ class Connection:
         text, *selected = await self.call([("INFO",), *select])
         if isinstance(text, Exception):
             raise self._explain(text)
-        lines = text.decode("utf-8", "replace").splitlines()
-        info = dict(line.split(":", 1) for line in lines if ":" in line)
+        info = read_info(text)
         mode = info.get("redis_mode", info.get("server_mode"))  # the latter since Valkey 9.1
         if mode == "sentinel":
             raise ServerRefusedError(
@@ -200,11 +210,24 @@ class Connection:
                 "by itself; give the address of a master that no other one writes to"
             )
         self.life = f"{info['run_id']} {info.get('master_replid', '')}"
+        self.facts = {name: info[name] for name in FACTS if name in info}
         is_limited = info.get("maxmemory", "0") != "0"
         self.may_evict = is_limited and info.get("maxmemory_policy") != "noeviction"
         for reply in selected:
             if isinstance(reply, Exception):
                 raise self._explain(reply)
+
+    async def check_run(self) -> None:
+        """Check that the server answers PING, as a subscription asks it to, and that all that is
+        sent comes to one server.
+        """
+        _, *texts = await self.execute([("PING",), *[("INFO", "server")] * RUNS_COMPARED])
+        ids = [read_info(text).get("run_id") for text in texts]
+        if sum(one != other for one, other in pairwise(ids)) > 1:  # else it was replaced just now
+            raise ServerRefusedError(
+                f"{self.server_name} is not one server: its run_id in INFO changes from call to "
+                "call, as behind a proxy before several; give the address of one"
+            )
 
     def look_for_master(self) -> None:
         """Begin to ask for the present master, if there is anybody to ask. If it is another server,
@@ -275,6 +298,8 @@ class Connection:
         """The replies, if none is an error."""
         for reply in replies:
             if isinstance(reply, Exception):
+                if "not allowed from script" in str(reply):
+                    raise NotInScriptsError(f"{self.server_name} refuses: {reply}")
                 if is_denial(reply) or is_unknown_command(reply):
                     raise self._explain(reply)
                 # Out of memory, failing to save, a key of other type.
@@ -400,6 +425,12 @@ class Connection:
             return "; if it uses TLS, write rediss://; if it is a proxy, give the server's address"
         names = _given_tls_options(self._connector.options)
         return f"; it may not use TLS, or ask for another certificate ({names})"
+
+
+def read_info(text: bytes) -> dict[str, str]:
+    """The fields of a reply to INFO."""
+    lines = text.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def check_tls_options(options: Mapping[str, Any]) -> None:

@@ -26,11 +26,7 @@ from semaphore_middleware.redis.records import STATUSES, Record, sense_of_limit
 # first write that can only free some, it does all others. So this deletes a field that does not
 # exist from the first key, in our scripts a hash. Not where keys are evicted when the server is
 # full: what the script writes could be evicted at once.
-THOUGH_FULL = """\
-if string.find(redis.call('INFO', 'memory'), 'maxmemory_policy:noeviction', 1, true) then
-  redis.call('HDEL', KEYS[1], '')
-end
-"""
+THOUGH_FULL = "redis.call('HDEL', KEYS[1], '')\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +82,8 @@ async def run_scripts(
     """
     sources = [call.script.source for call in calls]
     replies = await _evaluate(connection, calls, sources, before_loading)
-    if any(map(is_full, replies)) and all(call.though_full for call in calls):
+    is_refused = any(map(is_full, replies)) and not connection.may_evict
+    if is_refused and all(call.though_full for call in calls):
         sources = [THOUGH_FULL + source for source in sources]
         replies = await _evaluate(connection, calls, sources, before_loading)
     return connection.check(replies)

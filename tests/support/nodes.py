@@ -25,6 +25,7 @@ from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.support import scopes
+from tests.support.proxy import SocketProxy
 from tests.support.scopes import Look, edit, look, name_of
 from tests.support.servers import RedisServer
 
@@ -190,7 +191,7 @@ class Caller:
         self.admin = Admin(url, name="boss", lease=self.options.lease)
 
     @classmethod
-    async def join(cls, server: RedisServer, name: str, **options: Any) -> Self:
+    async def join(cls, server: RedisServer | SocketProxy, name: str, **options: Any) -> Self:
         caller = cls(server.url, name, **options)
         await caller.connect()
         return caller

@@ -2,7 +2,8 @@
 -- KEYS: epoch, rules, index.
 -- ARGV: see `clock`; an id for a new epoch; the protocol's version; the recovery wait (ms); the wait on a
 --       server that was started when nobody held a permit and was not used since (ms); 1 if an operator
---       vouches that no wait is needed: this also ends a wait that has begun.
+--       vouches that no wait is needed: this also ends a wait that has begun; what INFO says, by a node's
+--       own call over the same connection, where scripts may not use it (else empty).
 -- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
 --        is granted from now on (ms), 1 if the server may evict keys.
 
@@ -12,7 +13,8 @@ local ID, VERSION, WAIT, WAIT_IF_EMPTY = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local IS_TRUSTED = ARGV[6] == '1'
 local UNUSED = 4 * LEASE -- after so long without a call nobody uses another version any more
 
-local info = redis.call('INFO')
+local IS_TOLD = ARGV[7] ~= ''
+local info = IS_TOLD and ARGV[7] or redis.call('INFO')
 local function told(name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)')
 end
@@ -42,7 +44,7 @@ write_clock()
 if known_life ~= life or version ~= VERSION then
   EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT)
   redis.call('HSET', KEYS[1], 'id', ID, 'life', life, 'version', VERSION, 'from', FROM,
-    'evicted', evictions or -1, 'rules', redis.call('HLEN', KEYS[2]))
+    'evicted', not IS_TOLD and evictions or -1, 'rules', redis.call('HLEN', KEYS[2]))
   redis.call('HDEL', KEYS[1], 'started_empty')
 end
 if IS_TRUSTED and FROM > NOW then

@@ -1,7 +1,7 @@
 -- Shared by `begin_epoch`, `sync`, `evict` and `inspect`: how a call begins, and the epoch with its clock.
 -- KEYS[1]: epoch, a hash: id, life, version, from, wall, clock, quiet, rules (how many there are), evicted
---          (how many keys the server had evicted when the epoch was begun; -1: it never evicts), and
---          before its first epoch started_empty (a run id).
+--          (how many keys the server had evicted when the epoch was begun; -1: it never evicts, or scripts
+--          may not ask), and before its first epoch started_empty (a run id).
 -- ARGV[1]: the record `head`.
 -- Leases and starts are timed by the epoch's clock. It follows the server's wall clock by at most a step
 -- in one call, and does not go back (except by less than an eighth of a step, which is not written
