@@ -93,8 +93,8 @@ class Target:
     """Number of the database to use there."""
     was_found: bool = False
     """Whether others have named this server as the master. If it is not, they will name another."""
-    find_master: Callable[[], Awaitable[Address]] | None = None
-    """Finds out where the master is now; None: nobody is to be asked."""
+    is_replaced: Callable[[Connection], Awaitable[bool]] | None = None
+    """Finds out whether another server is to be used by now; None: nobody is to be asked."""
 
 
 class ClusterNodeError(ServerRefusedError):
@@ -229,18 +229,32 @@ class Connection:
                 "call, as behind a proxy before several; give the address of one"
             )
 
+    @property
+    def replication(self) -> str:
+        """What a server and its replicas have in common, as it last was."""
+        return self.facts.get("master_replid") or self.facts["run_id"]
+
+    @property
+    def peer(self) -> str:
+        """The server's IP address; empty: it is not known."""
+        writer = getattr(self._connection, "_writer", None)
+        address = writer and writer.get_extra_info("peername")
+        return address[0] if isinstance(address, tuple) else ""
+
     def look_for_master(self) -> None:
         """Begin to ask for the present master, if there is anybody to ask. If it is another server,
         the connection is closed.
         """
-        find_master = self._target.find_master
-        if find_master and (self._search is None or self._search.done()):
-            self._search = asyncio.create_task(self._leave_if_replaced(find_master))
+        is_replaced = self._target.is_replaced
+        if is_replaced and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._leave_if_replaced(is_replaced))
 
-    async def _leave_if_replaced(self, find_master: Callable[[], Awaitable[Address]]) -> None:
+    async def _leave_if_replaced(
+        self, is_replaced: Callable[[Connection], Awaitable[bool]]
+    ) -> None:
         # A master that is there can do without those who know of it.
-        with suppress(ServerUnreachableError, ServerRefusedError):
-            if await find_master() != self.address:
+        with suppress(ServerUnreachableError, ServerRefusedError, OSError):
+            if await is_replaced(self):
                 self._replaced = True
                 logger.warning("%s was replaced by another server.", self.server_name)
                 await self.close()

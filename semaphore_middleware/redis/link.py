@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
@@ -22,6 +22,20 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts to reach it, 
 BESIDE_S = 10.0  # after which the other link reports that the server is away, if it is
 
 T = TypeVar("T")
+
+
+class TwoServersError(ServerUnreachableError):
+    """Another connection leads to another server than the calls' does.
+
+    `is_sure`: it was so before, with these calls: a failover would be over.
+    """
+
+    def __init__(self, server: Server, is_sure: bool) -> None:
+        super().__init__(
+            f"{server} leads to two servers, each of which holds the limits by itself: a site may "
+            "get twice as many requests; give all nodes the address of one"
+        )
+        self.is_sure = is_sure
 
 
 class NoEchoError(ServerUnreachableError):
@@ -54,6 +68,7 @@ class Link:
         self._failures = 0
         self._failing_since = math.inf
         self._away_since = math.inf  # as logged
+        self._doubted = ""  # the calls' server, when another connection led elsewhere
         self._log_at = -math.inf  # not before
 
     @property
@@ -139,7 +154,10 @@ class Link:
             self._away_since = min(self._away_since, now)
             interval = max(FIRST_LOG_INTERVAL_S, now - self._away_since)
             self._log_at = now + min(LONGEST_LOG_INTERVAL_S, interval)
-            logger.warning("%s. %s.", error, self._while_away())
+            if isinstance(error, TwoServersError):
+                logger.error("%s.", error)
+            else:
+                logger.warning("%s. %s.", error, self._while_away())
         # The first attempt after a break is often too early, so the second one comes as soon.
         doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
         # By chance, so that not all nodes come back at once.
@@ -161,6 +179,8 @@ class Link:
             return False
         if isinstance(self.problem, NoEchoError):  # calls are answered
             return self._failures == 1
+        if isinstance(self.problem, TwoServersError):
+            return not self.problem.is_sure
         return self._beside.is_away or now < self._failing_since + BESIDE_S
 
     async def check_subscription(self, channels: Sequence[bytes]) -> None:
@@ -170,8 +190,32 @@ class Link:
         connection = await self.server.connect()
         try:
             await connection.subscribe(channels)
+            with suppress(TwoServersError):  # the subscription will report it
+                await self.compare(connection)
         finally:
             await connection.close()
+
+    async def compare(self, other: Connection) -> None:
+        """Check that another connection leads to the server of this one, or to a replica of it.
+        Raises `TwoServersError`; an earlier difference counts, too, if this one is where it was.
+        """
+        if not self.server.is_one_name:
+            return
+        if self._doubted or not self._is_same(other):  # either may have changed
+            await self.look()
+        if not self._is_same(other):
+            await asyncio.sleep(self.server.call_timeout)  # a failover takes a moment
+            await self.look()
+        own = self._connection.replication if self._connection is not None else ""
+        is_sure = self._doubted == own
+        is_other = not self._is_same(other)
+        self._doubted = own if is_other and not is_sure else ""
+        if is_other or is_sure:
+            raise TwoServersError(self.server, is_sure)
+
+    def _is_same(self, other: Connection) -> bool:
+        own = self._connection
+        return own is not None and own.replication == other.replication
 
     async def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -216,8 +260,10 @@ class Subscription:
             try:
                 self._deaf = None
                 connection = await self._link.open()
+                await self._calls.compare(connection)
                 await connection.listen(self._channels, self._ping_after, self._hear)
             except Exception as error:  # any: without this task, no message would ever come
+                await self._link.close()
                 await self._link.failed(self._deaf or error)
 
     def _hear(self, payload: bytes | None) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -112,20 +112,46 @@ class Server:
         if self._sentinels is not None:
             address = await self._sentinels.find_master()
             name = f"the master of {self._sentinels.service!r} at {address}"
-            find_master = partial(self._sentinels.find_master, of_all=True)
+            is_replaced = self._sentinels.name_another
             return await self._connect_to(
-                Target(address, name, self._parts.database, was_found=True, find_master=find_master)
+                Target(address, name, self._parts.database, was_found=True, is_replaced=is_replaced)
             )
         if not self._is_cluster:
             address = self._parts.addresses[0]
+            target = Target(
+                address,
+                str(self),
+                self._parts.database,
+                is_replaced=self._has_moved if self.is_one_name else None,
+            )
             try:
-                return await self._connect_to(Target(address, str(self), self._parts.database))
+                return await self._connect_to(target)
             except ClusterNodeError:
                 if address.path:  # the others are elsewhere
                     raise
                 self._is_cluster = True
         owner, _ = await self._cluster.find()
         return await self._connect_to_node(owner)
+
+    @property
+    def is_one_name(self) -> bool:
+        """Whether the URL names one host, which every connection is to lead to."""
+        path = self._parts.addresses[0].path
+        return not (path or self._is_cluster or self._sentinels is not None)
+
+    async def _has_moved(self, connection: Connection) -> bool:
+        """Whether the name leads elsewhere by now, and to another server. Raises `OSError`."""
+        host, loop = connection.address.host, asyncio.get_running_loop()
+        if connection.peer in ("", host):
+            return False
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        if connection.peer in {sockaddr[0] for *_, sockaddr in found}:
+            return False
+        target = Target(connection.address, str(self), self._parts.database)
+        probe = await self._connect_to(target)
+        await probe.close()
+        is_same_run = probe.facts["run_id"] == connection.facts["run_id"]
+        return not is_same_run and probe.replication != connection.replication
 
     async def each_master(self) -> AsyncGenerator[Connection]:
         """A new connection to each server with keys of ours, whatever their slot: in a cluster to
@@ -344,6 +370,10 @@ class Sentinels:
         if answer is None:
             raise ServerRefusedError(f"the sentinels know no service {self.service!r}")
         return answer
+
+    async def name_another(self, connection: Connection) -> bool:
+        """Whether the majority of all sentinels names another master than this one."""
+        return await self.find_master(of_all=True) != connection.address
 
     async def _ask_all(self) -> tuple[Counter[Address | None], list[Exception]]:
         """All answers and errors, until a majority of all sentinels agrees."""

@@ -14,9 +14,10 @@ CHUNK = 65536
 class SocketProxy:
     """Listens on a loopback port of its own, and leads to a server's Unix socket."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, host: str = "127.0.0.1", port: int = 0) -> None:
         self.target = target
-        self.port = 0
+        self.host = host
+        self.port = port
         self._connections: set[asyncio.Task[None]] = set()
 
     async def converse(
@@ -27,10 +28,10 @@ class SocketProxy:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.host}:{self.port}/0"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -34,8 +34,8 @@ local redis = setmetatable({{
 class Restricted(SocketProxy):
     """Answers some commands itself, and changes what others bring."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__(path, host, port)
         self.answer: Callable[[Sequence[bytes]], bytes | None] = lambda _: None
         """The reply to a command, which then does not reach the server; None: the server's."""
         self.edit_info: Callable[[str], str] = lambda info: info

@@ -77,6 +77,7 @@ class FakeServer:
         self.channels = (b"node", b"changes")
         self.node = "n"
         self.call_timeout = CALL_TIMEOUT_S
+        self.is_one_name = False
         self.recovery = self
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
