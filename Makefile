@@ -7,6 +7,9 @@ INSTALLED := $(VENV)/installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--constraint $(CONSTRAINTS)
 
+# Errors of mypy where an older Scrapy is only typed less well.
+TYPED_SINCE := arg-type misc return-value union-attr
+
 export URL NODES LIMIT LATENCY PAGES
 
 .PHONY: help
@@ -25,6 +28,11 @@ WORKERS = $(shell echo $$(($$(nproc) * 2)))
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
 	$(PYTEST) --numprocesses $(WORKERS) -m 'not slow and not compose' $(ARGS)
+
+# For make test CONSTRAINTS=build/constraints-scrapy-2.16.0.txt, in a VENV of its own.
+build/constraints-scrapy-%.txt: constraints.txt
+	mkdir -p build
+	sed 's/^Scrapy==.*/Scrapy==$*/' $< >$@
 
 .PHONY: test-all
 test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults, benchmarks, a browser
@@ -69,6 +77,11 @@ lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scrip
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m tests.support.luacheck
+
+.PHONY: lint-scrapy
+lint-scrapy: $(INSTALLED) ## check that VENV's Scrapy has each name and argument that is used
+	$(BIN)/mypy --no-warn-unused-ignores $(TYPED_SINCE:%=--disable-error-code=%) \
+		-p semaphore_middleware -p shared_crawl -p semaphore_console -p semaphore_report
 
 .PHONY: format
 format: $(INSTALLED) ## put the code into the project's format

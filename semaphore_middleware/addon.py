@@ -61,14 +61,14 @@ class SemaphoreAddon:
         """Read the settings. Raises `NotConfigured` if `SEMAPHORE_ENABLED` is off, and
         `SettingsError` or `ServerRefusedError`, which end the crawl with one line in the log.
         """
-        if not is_enabled(crawler.settings):
+        if not is_enabled(crawler):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         from semaphore_middleware.scrapy.crawl import crawl_of
 
         try:
             _check_components(crawler.settings)
         except SettingsError as error:
-            end_crawl(error)
+            end_crawl(error, crawler)
         _apply_spider_attributes(crawler)
         return cls(crawl_of(crawler))
 

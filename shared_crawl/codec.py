@@ -15,6 +15,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import request_from_dict
 
+from semaphore_middleware.scrapy.versions import REQUEST_FIELDS
 from shared_crawl.client import NewRequest
 from shared_crawl.engine import CrawlEngine
 from shared_crawl.keys import Places
@@ -177,7 +178,7 @@ def _domains_of(request: Request) -> list[str]:
 def _check_copy(request: Request, copy: Request) -> None:
     """Raises `TypeError` if the copy lacks an attribute added by the request's class."""
     for name, value in getattr(request, "__dict__", {}).items():
-        if getattr(copy, name, None) != value:
+        if name not in REQUEST_FIELDS and getattr(copy, name, None) != value:
             raise TypeError(
                 f"{name!r} is not among the `attributes` of {type(request).__qualname__}"
             )

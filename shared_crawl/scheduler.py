@@ -32,6 +32,7 @@ from twisted.internet.defer import Deferred
 from semaphore_middleware import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.engine import belongs_to_a_command, end_crawl
+from semaphore_middleware.scrapy.versions import START_MAY_CLOSE
 from shared_crawl.client import (
     CrawlClient,
     CrawlEndedError,
@@ -82,7 +83,7 @@ class Scheduler(BaseScheduler):
         try:
             return cls(crawler)
         except SettingsError as error:
-            end_crawl(error)
+            end_crawl(error, crawler)
 
     # Joining and leaving ------------------------------------------------------------------------
 
@@ -145,10 +146,9 @@ class Scheduler(BaseScheduler):
         try:
             async for item in self.state.outbox.paced(start):
                 yield item
-        except CloseSpider:
-            raise
-        except Exception:
-            self.failed = self.lacks_starts = True
+        except Exception as error:
+            if not (START_MAY_CLOSE and isinstance(error, CloseSpider)):
+                self.failed = self.lacks_starts = True
             raise
 
     def close(self, _reason: str) -> Deferred[None]:

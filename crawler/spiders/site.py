@@ -46,7 +46,7 @@ class SiteSpider(Spider):
         try:
             arguments = SiteArguments.parse(given)
         except ValueError as error:
-            end_crawl(error)
+            end_crawl(error, crawler)
         settings = crawler.settings
         if not settings.get("CRAWL"):
             settings.set("CRAWL", arguments.crawl_name, priority="cmdline")  # `-s CRAWL=` is none

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from scrapy.exceptions import CannotResolveHostError
 from scrapy.resolver import HostResolution
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
@@ -23,6 +22,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import is_address, normal_host
 from semaphore_middleware.scrapy.scopes import SCOPE_KEY, SKIP_KEY, host_of
+from semaphore_middleware.scrapy.versions import CannotResolveHostError, has_reactor
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -52,7 +52,7 @@ class Addresses:
     kind = "ip"
 
     def __init__(self, settings: BaseSettings) -> None:
-        if not settings.getbool("TWISTED_REACTOR_ENABLED"):
+        if not has_reactor(settings):
             raise SettingsError(
                 "SEMAPHORE_SCOPES: 'ip' needs TWISTED_REACTOR_ENABLED = True, as handlers without "
                 "a reactor look up addresses by themselves"

@@ -28,6 +28,7 @@ from semaphore_middleware.scrapy.engine import (
 )
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.versions import close_opened
 from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
@@ -52,7 +53,7 @@ def crawl_of(crawler: Crawler) -> Crawl:
         try:
             crawl = Crawl(crawler)
         except SemaphoreError as error:
-            end_crawl(error)
+            end_crawl(error, crawler)
         vars(crawler)[ATTRIBUTE] = crawl
     return crawl
 
@@ -132,7 +133,9 @@ class Crawl:
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True
-            raise CloseSpider("semaphore_error") from None
+            close_opened(self._crawler, "semaphore_error")
+        except CloseSpider as stop:
+            close_opened(self._crawler, stop.reason)
         finally:
             self._opened.set()
 

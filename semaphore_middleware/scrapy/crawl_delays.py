@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.scrapy.scopes import Scopes, origin_of
+from semaphore_middleware.scrapy.versions import crawl_delay
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -93,7 +94,7 @@ def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
     ignored.
     """
     try:
-        delays = [_number(robotparser.crawl_delay(agent))]
+        delays = [_number(crawl_delay(robotparser, agent))]
     except OverflowError:  # raised in Scrapy's parser, as in `_number`
         delays = [math.inf]
     # Scrapy 2.19 has no method for Request-rate. Of its wrapped parsers, protego's and Python's

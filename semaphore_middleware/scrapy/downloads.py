@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ReferenceType, ref
 
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import IgnoreRequest
@@ -55,6 +55,7 @@ from semaphore_middleware.scrapy.scopes import (
     drop_scope_of_other_host,
     host_of,
 )
+from semaphore_middleware.scrapy.versions import robots_parsed
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -125,7 +126,7 @@ class Downloads:
         self._network = Network(settings.backoff, semaphore.emit)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         if settings.obey_crawl_delay:
-            crawler.signals.connect(self._robots_parsed, signals.robots_parsed)
+            crawler.signals.connect(self._robots_parsed, robots_parsed)
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self.closing = Closing(self.admissions, semaphore)
         self._knows_slots = False

@@ -25,6 +25,7 @@ from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
 from semaphore_middleware.model.validation import LONGEST_S, not_allowed
+from semaphore_middleware.scrapy.versions import close_opened, fail_start
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -252,7 +253,7 @@ class Engine:
         vars(self._crawler)[CLOSES] = True
 
         def close_spider() -> None:
-            raise CloseSpider(reason)
+            close_opened(self._crawler, reason)
 
         self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
 
@@ -332,15 +333,24 @@ def wrap_downloads(
 
 
 def open_local_slots(downloader: Downloader, concurrency: int) -> None:
-    """Keep a downloader's own slots from delaying requests.
+    """Keep a downloader's own slots from delaying requests; without jitter nothing is drawn for
+    each request.
 
-    Private: `_delay` and `_jitter` of a new slot; without jitter nothing is drawn for each request.
+    `per_slot_settings` is not documented.
     """
-    downloader.domain_concurrency = concurrency
-    downloader.ip_concurrency = 0
-    downloader.per_slot_settings = {}
-    downloader._delay = 0.0
-    downloader._jitter = 0.0
+    downloader.per_slot_settings = OpenSlots(concurrency)
+
+
+class OpenSlots(dict[str, Any]):
+    """The settings of each slot, whatever its name."""
+
+    def __init__(self, concurrency: int) -> None:
+        super().__init__()
+        self._of_each = {"concurrency": concurrency, "delay": 0.0, "jitter": 0.0}
+
+    def get(self, _name: str, _default: Any = None) -> Any:
+        """The settings of a slot."""
+        return self._of_each
 
 
 def belongs_to_a_command(crawler: Crawler) -> bool:
@@ -365,13 +375,14 @@ def check_reactor(crawler: Crawler) -> None:
         )
 
 
-def end_crawl(error: Exception) -> NoReturn:
+def end_crawl(error: Exception, crawler: Crawler) -> NoReturn:
     """Log `error` as one line, and raise it: Scrapy ends the crawl with exit status 1.
 
     Scrapy runs the crawl in an asyncio task that nothing awaits. asyncio would log the error again
     as "never retrieved", with a traceback, so the task's error is marked as retrieved here.
     """
     logger.error("%s", error)
+    fail_start(crawler)
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no running loop: a reactor that is not asyncio's

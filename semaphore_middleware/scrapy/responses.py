@@ -22,12 +22,7 @@ from typing import TYPE_CHECKING, cast
 from scrapy import Request
 from scrapy.core.downloader.handlers.http11 import TunnelError
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
-from scrapy.exceptions import (
-    CannotResolveHostError,
-    DownloadConnectionRefusedError,
-    DownloadTimeoutError,
-    NotConfigured,
-)
+from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
@@ -42,6 +37,11 @@ from semaphore_middleware.scrapy.retries import (
     Retries,
     note_refusal,
     refusals_of,
+)
+from semaphore_middleware.scrapy.versions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    DownloadTimeoutError,
 )
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from scrapy.utils.response import response_status_message
 
 from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.engine import belongs_to_a_command
+from semaphore_middleware.scrapy.versions import give_up_log_level
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -169,7 +170,7 @@ class Retries:
             max_retry_times=admission.retries_most,
             priority_adjust=request.meta.get("priority_adjust"),
             logger=logger,
-            give_up_log_level=request.meta.get("give_up_log_level"),
+            **give_up_log_level(request),
         )
         if retry is None:
             # For Scrapy's retry middleware, until `fetch` ends.

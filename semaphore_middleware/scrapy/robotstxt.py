@@ -29,6 +29,7 @@ from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError, SpiderClosingError
 from semaphore_middleware.scrapy.scopes import origin_of
+from semaphore_middleware.scrapy.versions import robots_parsed
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -297,7 +298,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         parser, problem = self._parse(known.robotstxt)
         if parser is not None:
             await self.crawler.signals.send_catch_log_async(
-                signals.robots_parsed, robotparser=parser, request=request
+                robots_parsed, robotparser=parser, request=request
             )
             if before is not None and before.failures:
                 logger.info("The robots.txt of %s can be read again.", origin)

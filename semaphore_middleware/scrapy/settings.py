@@ -34,6 +34,7 @@ from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
 
 if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
     from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
@@ -302,12 +303,12 @@ class SemaphoreSettings(NodeOptions):
         return cls(**{field.name: ours[field.name] for field in fields(cls)})
 
 
-def is_enabled(settings: BaseSettings) -> bool:
+def is_enabled(crawler: Crawler) -> bool:
     """True unless `SEMAPHORE_ENABLED` is off. An invalid value ends the crawl."""
     try:
-        return bool(value_of("SEMAPHORE_ENABLED", settings))
+        return bool(value_of("SEMAPHORE_ENABLED", crawler.settings))
     except SettingsError as error:
-        end_crawl(error)
+        end_crawl(error, crawler)
 
 
 def _default_limit(settings: BaseSettings) -> Limit:

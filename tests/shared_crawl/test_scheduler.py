@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from scrapy import FormRequest, Request
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
@@ -28,7 +28,7 @@ from semaphore_middleware.scrapy.engine import (
     RobotsTxtUnreadableError,
     SpiderClosingError,
 )
-from shared_crawl import node_state, outbox, session, spider_start
+from shared_crawl import node_state, outbox, scheduler, session, spider_start
 from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import calls_of, eventually
@@ -386,6 +386,26 @@ async def test_a_node_whose_start_has_failed_does_not_end_the_crawl(client: Redi
         await other.visits("http://a/second")
         await other.idles()
         assert other.state.end.has_come
+
+
+@pytest.mark.parametrize("may_close", [True, False], ids=["new Scrapy", "old Scrapy"])
+async def test_a_start_that_closes_its_spider(
+    client: Redis, monkeypatch: Patch, may_close: bool
+) -> None:
+    """Scrapy before 2.18 logs that as an error, and goes on without the rest of its requests."""
+
+    async def start() -> AsyncIterator[Request]:
+        yield Request("http://a/first")
+        raise CloseSpider("enough")
+
+    monkeypatch.setattr(scheduler, "START_MAY_CLOSE", may_close)
+    async with joined(client, start()) as node:
+        with pytest.raises(CloseSpider):
+            async for request in node.engine._start:
+                await node.visits(request.url)
+        assert node.scheduler.lacks_starts != may_close
+        await node.idles()
+        assert node.state.end.has_come == may_close
 
 
 # Leaving ----------------------------------------------------------------------------------------

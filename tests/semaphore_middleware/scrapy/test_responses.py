@@ -11,7 +11,8 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import pytest
-from scrapy import Request, exceptions
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, Response
 from scrapy.utils.test import get_crawler
 from twisted.internet.error import ConnectBindError, NoRouteError
@@ -32,6 +33,11 @@ from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
     Retries,
     forget_refusals,
+)
+from semaphore_middleware.scrapy.versions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    DownloadTimeoutError,
 )
 from tests.support.crawls import Log
 from tests.support.visits import Visits
@@ -220,8 +226,8 @@ async def test_what_a_user_leaves_in_the_meta_harms_nothing() -> None:
 
 
 FAILURES = [
-    *(exceptions.DownloadTimeoutError(), exceptions.DownloadConnectionRefusedError()),
-    *(exceptions.CannotResolveHostError(), TimeoutError()),
+    *(DownloadTimeoutError(), DownloadConnectionRefusedError()),
+    *(CannotResolveHostError(), TimeoutError()),
     *(ConnectionRefusedError(), socket.gaierror()),
     NoRouteError(),  # type: ignore[no-untyped-call]
     OSError(errno.EHOSTUNREACH, "no route to host"),
@@ -229,7 +235,7 @@ FAILURES = [
 OTHERS = [
     ConnectBindError(),  # type: ignore[no-untyped-call] # this machine's own trouble
     OSError(errno.EMFILE, "too many open files"),
-    *(PermitLostError(), exceptions.DownloadFailedError(), ValueError()),
+    *(PermitLostError(), IgnoreRequest(), ValueError()),
 ]
 
 

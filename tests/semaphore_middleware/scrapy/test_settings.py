@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
@@ -28,8 +30,8 @@ OBEY = {"ROBOTSTXT_OBEY": True}
 def test_defaults() -> None:
     for name, setting in SETTINGS.items():
         assert setting.read(Settings({name: None})) == setting.read(Settings()), name
-    assert is_enabled(Settings())
-    assert not is_enabled(Settings({"SEMAPHORE_ENABLED": "False"}))
+    assert is_enabled(Crawler(Spider))
+    assert not is_enabled(Crawler(Spider, {"SEMAPHORE_ENABLED": "False"}))
     # An empty text in the environment is no address.
     ours = {"SEMAPHORE_METRICS_HOST": "", "SEMAPHORE_METRICS_PORT": 7}
     assert read(SEMAPHORE_REDIS_URL="", **ours).metrics == ("127.0.0.1", 7)

@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 from scrapy import Request
-from scrapy.exceptions import CannotResolveHostError
 from scrapy.settings import Settings
 from twisted.internet.address import IPv4Address
 
 from semaphore_middleware import FairSemaphore, Limit, SettingsError
 from semaphore_middleware.scrapy import addresses, downloads
 from semaphore_middleware.scrapy.addresses import Addresses
+from semaphore_middleware.scrapy.versions import CannotResolveHostError
 from tests.support.crawls import By, Crawl, Patch, both, pages, taken, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import eventually
@@ -23,7 +23,7 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, most_at_once
 from tests.support.visits import FetchesFirst
 
-HTTPX = "scrapy.core.downloader.handlers._httpx.HttpxDownloadHandler"
+OTHER = "scrapy.core.downloader.handlers.s3.S3DownloadHandler"
 DOMAIN = "domain:example.org"
 HOSTS = [f"{name}.example.org" for name in "abcd"]
 
@@ -154,7 +154,7 @@ async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Sit
     ("settings", "said"),
     [
         ({"TWISTED_REACTOR_ENABLED": False}, "needs TWISTED_REACTOR_ENABLED = True"),
-        ({"DOWNLOAD_HANDLERS": {"https": HTTPX}}, f"for https; DOWNLOAD_HANDLERS has {HTTPX!r}"),
+        ({"DOWNLOAD_HANDLERS": {"https": OTHER}}, f"for https; DOWNLOAD_HANDLERS has {OTHER!r}"),
     ],
 )
 def test_handlers_with_their_own_addresses_are_refused(settings: dict[str, Any], said: str) -> None:
