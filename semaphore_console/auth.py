@@ -9,6 +9,8 @@ import socket
 
 from semaphore_middleware.errors import SettingsError
 
+HEAD_TIMEOUT_S = 10.0  # for a request's head, from the connection's beginning or the last answer
+
 
 class Auth:
     """Checks of requests' headers.

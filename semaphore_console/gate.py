@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from scrapy import Request
 
-from semaphore_console.auth import OwnNames
+from semaphore_console.auth import HEAD_TIMEOUT_S, OwnNames
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import PermitLostError, SemaphoreError, SettingsError
 from semaphore_middleware.model.hosts import kind_of, normal_name, order_of, refuse_url, site_index
@@ -49,6 +49,7 @@ class Gate:
             app,
             access_log=None,
             handle_signals=False,
+            keepalive_timeout=HEAD_TIMEOUT_S,
             handler_cancellation=True,  # when a client goes, its wait or its permit ends
             lingering_time=0,
             shutdown_timeout=0.5,

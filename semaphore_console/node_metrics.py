@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -25,6 +26,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily
 
+from semaphore_console.auth import HEAD_TIMEOUT_S
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     BackoffStarted,
@@ -153,6 +155,28 @@ def limit_shown(limit: int) -> float:
     return limit if limit < LIMITLESS else float("inf")
 
 
+class Visit(WSGIRequestHandler):
+    """One visitor's request, in a thread of its own."""
+
+    def handle(self) -> None:
+        """Answer the request; one whose head has not come in time is over."""
+        deadline = threading.Timer(HEAD_TIMEOUT_S, self._end_reading)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            with suppress(ConnectionError):  # the visitor has left
+                super().handle()
+        finally:
+            deadline.cancel()
+
+    def _end_reading(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+
+    def log_message(self, *_: object) -> None:
+        """Visits are not logged."""
+
+
 class Metrics(Observer):
     """Counts a node's events, and serves them with the state of its permits to Prometheus.
 
@@ -219,6 +243,7 @@ class Metrics(Observer):
                 error.strerror or error,
             )
         else:
+            server.RequestHandlerClass = Visit
             self._server = server
             host = str(server.server_address[0])
             port = server.server_address[1]

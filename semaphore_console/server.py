@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from semaphore_console.actions import act
-from semaphore_console.auth import Auth
+from semaphore_console.auth import HEAD_TIMEOUT_S, Auth
 from semaphore_console.fleet_metrics import ClusterMetrics
 from semaphore_console.poller import LastHour, Poller, snapshots
 from semaphore_console.sections import Section
@@ -73,6 +73,7 @@ def make_runner(admin: Admin, sections: Mapping[str, Section], auth: Auth) -> we
         access_log=None,  # not a line for each second of each browser
         logger=http_logger,
         handle_signals=False,
+        keepalive_timeout=HEAD_TIMEOUT_S,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
     )
 
