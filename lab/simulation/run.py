@@ -20,7 +20,7 @@ from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, WALL_S, Fault,
 from lab.simulation.server import Server
 from lab.simulation.sites import Meter, Wall
 from lab.simulation.world import BEGIN_S, Host, World
-from semaphore_middleware.core.admin import COMPLETE, Admin
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import (
     Event,
     Observer,
@@ -40,7 +40,7 @@ from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.redis.calls import pack_begin
-from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.keys import COMPLETE, Keys
 from semaphore_middleware.redis.location import Server as Location
 from semaphore_middleware.redis.protocol import RECORDS, VERSION, pack_head
 from semaphore_middleware.redis.scripts import sha1_of

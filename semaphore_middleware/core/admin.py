@@ -27,7 +27,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Begun, begin_epoch, pack_begin
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import url_from_environment
-from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.keys import COMPLETE, INDEX_KEPT_MS, Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
@@ -51,8 +51,6 @@ from semaphore_middleware.redis.scripts import (
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
-LONGEST_KEPT_S = 8 * 86400.0  # no scope's key lives longer without a call
-COMPLETE = b"\0complete"  # in the index: no scope is missing there
 
 
 class Admin:
@@ -327,11 +325,11 @@ class Admin:
 
     async def _index(self, connection: Connection, scopes: set[str]) -> None:
         """Make the index anew. Who may only read cannot, and looks at all keys each time."""
-        ends = 1000 * (time.time() + LONGEST_KEPT_S)
+        ends = 1000 * time.time() + INDEX_KEPT_MS
         for some in batches([COMPLETE, *map(encoded, scopes)], SCOPES_PER_CALL):
             scores = ((math.inf if name == COMPLETE else ends, name) for name in some)
             await connection.call([("ZADD", self._keys.index, *chain(*scores))])
-        await connection.call([("PEXPIRE", self._keys.index, int(1000 * LONGEST_KEPT_S))])
+        await connection.call([("PEXPIRE", self._keys.index, INDEX_KEPT_MS)])
 
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from semaphore_middleware.model.hosts import decoded, encoded
 
+COMPLETE = b"\0complete"
+"""In the index: no scope is missing there."""
+INDEX_KEPT_MS = 8 * 86_400_000
+"""After a change; longer than any scope's key is kept without a call."""
+CONSTANTS = {
+    "complete": f"'{COMPLETE.decode()}'".replace("\0", r"\0"),
+    "index_kept": str(INDEX_KEPT_MS),
+}
+"""As scripts have them."""
+
 
 class Keys:
     """The names of all keys: they begin with `{prefix}`, so they are in one hash slot."""

@@ -8,6 +8,7 @@ in their source, and `scripts.assembled` puts the names there:
     @zeros(reply)       0, 0, 0, ... (-1 for what may be None)
     @format(reply)      >ddddddddddddd
     @bytes(reply)       104
+    @constant(complete) '\\0complete'
     @status(lost)       1
     @reason(paused)     2
     @sense(limit)       concurrency % 1 == 0 and concurrency >= 1 and ...

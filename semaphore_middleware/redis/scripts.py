@@ -19,6 +19,7 @@ from redis.exceptions import NoScriptError
 
 from semaphore_middleware.model.reasons import BY_NAME, REASONS
 from semaphore_middleware.redis.connection import Connection, is_denial, is_full
+from semaphore_middleware.redis.keys import CONSTANTS
 from semaphore_middleware.redis.protocol import RECORDS
 from semaphore_middleware.redis.records import STATUSES, Record, sense_of_limit
 
@@ -156,6 +157,8 @@ def assembled(text: str, records: Mapping[str, Record], include: Callable[[str],
         what, name = found.groups()
         if what == "include":
             return include(name).rstrip("\n")
+        if what == "constant":
+            return CONSTANTS[name]
         if what == "status":
             return str(STATUSES.index(name))
         if what == "sense":

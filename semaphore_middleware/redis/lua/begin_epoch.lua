@@ -36,8 +36,8 @@ local known_life, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
 if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
 if not (EPOCH or evictions) then -- there are no scopes yet, so the index has all
-  redis.call('ZADD', KEYS[3], 'inf', '\0complete')
-  redis.call('PEXPIRE', KEYS[3], INDEX_KEPT)
+  redis.call('ZADD', KEYS[3], 'inf', @constant(complete))
+  redis.call('PEXPIRE', KEYS[3], @constant(index_kept))
 end
 -- The clock goes on: leases of an earlier life, if any were saved, count by it.
 write_clock()

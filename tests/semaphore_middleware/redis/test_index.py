@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semaphore_middleware.core.admin import COMPLETE
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.keys import COMPLETE
 from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.servers import RedisServer
 

@@ -35,7 +35,7 @@ end
 -- Lists a scope until this moment of the wall clock, and now and then drops others whose moment has passed.
 local function list(key, moment)
   local is_new = redis.call('ZADD', KEYS[3], moment, name_of(key)) == 1
-  if is_new then redis.call('PEXPIRE', KEYS[3], INDEX_KEPT) end
+  if is_new then redis.call('PEXPIRE', KEYS[3], @constant(index_kept)) end
   if RANDOM >= 1 / 32 then return end
   local first = redis.call('ZRANGE', KEYS[3], 0, 99, 'WITHSCORES')
   for i = 1, #first, 2 do

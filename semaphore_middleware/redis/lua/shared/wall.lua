@@ -3,4 +3,3 @@
 local HOUR, DAY = 3600000, 86400000
 local time = redis.call('TIME')
 local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
-local INDEX_KEPT = 8 * DAY -- longer than any scope is
