@@ -94,6 +94,7 @@ dist: $(INSTALLED)-release ## build what is published, the wheel and the sources
 	$(BIN)/python -m hatchling build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/pyroma --min 10 dist/*.tar.gz
+	@echo "pip install '$$(echo dist/*.whl)[commands,embedded]'"
 
 .PHONY: docs
 docs: $(INSTALLED)-docs ## build the site of the pages in docs/ into build/docs

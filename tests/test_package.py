@@ -138,6 +138,16 @@ def test_links_and_pictures_of_readme_work_without_the_files_beside_it(wheel: Pa
     assert [link for link in shown if not link.startswith("https://")] == []
 
 
+def test_readme_says_how_to_install_what_is_here() -> None:
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    (text,) = re.findall(r"pip install '([^.].+)'", readme)
+    line = Requirement(text)
+    assert line.name == PROJECT["name"]
+    assert line.extras <= PROJECT["optional-dependencies"].keys()
+    assert line.url == f"git+{PROJECT['urls']['Repository']}"
+    assert "badge" not in readme, "nothing of it is published yet"
+
+
 # What it needs ----------------------------------------------------------------------------------
 
 
