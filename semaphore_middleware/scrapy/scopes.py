@@ -351,6 +351,7 @@ def registered_domain_finder() -> Callable[[str], str]:
 
     def registered_domain(host: str) -> str:
         host = normal_host(host)
-        return extract.extract_str(host).top_domain_under_public_suffix or host
+        found = extract.extract_str(host)
+        return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else host
 
     return registered_domain
