@@ -363,7 +363,6 @@ class CrawlClient:
         budgets = self.settings.budgets.values()
         run, *rest = await self._call(
             "join",
-            VERSION,
             chance.token(8),
             packed,
             int(new_run),
@@ -374,8 +373,6 @@ class CrawlClient:
         if run == b"ended":
             ago_ms, of_run, in_common, *missing = rest
             raise CrawlEndedError(Missing(*missing), ago_ms / 1000, of_run, in_common)
-        if run == b"version":
-            raise OtherVersionError(self.settings.name, rest[0])
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
         if run == b"budgets":
@@ -476,13 +473,18 @@ class CrawlClient:
         return Ending(ending) is not Ending.NO_RUN
 
     async def end(self, at_once: bool = False) -> Ending:
-        """End the crawl for all nodes: when all that is queued is done, or at once."""
+        """End the crawl for all nodes: when all that is queued is done, or at once.
+
+        Raises `OtherVersionError`.
+        """
         (ending,) = await self._call("end", "now" if at_once else "later")
         return Ending(ending)
 
     async def retry(self) -> int | None:
         """Put failed requests, and those set aside, back into the queues, and return their number;
         None if there is no crawl. An ended crawl goes on with them when a node joins.
+
+        Raises `OtherVersionError`.
         """
         if not (await self.counts()).exists:
             return None
@@ -539,13 +541,22 @@ class CrawlClient:
     ) -> Any:
         keys = keys or self.keys.all
         settings = self.settings
-        head = (self.keys.channels, encoded(self.node), self.run, round(settings.lease * 1000))
-        packed = (*head, round(settings.recrawl_after), *arguments)
+        packed = (
+            VERSION,
+            self.keys.channels,
+            encoded(self.node),
+            self.run,
+            round(settings.lease * 1000),
+            round(settings.recrawl_after),
+            *arguments,
+        )
         call = Call(SCRIPTS[name], keys, packed, though_full=though_full)
         async with self.link.use() as connection:
             (reply,) = await run_scripts(connection, [call], before_loading=self._check_life)
         if reply and reply[0] == b"over":
             raise OVER[reply[1]](Missing(*reply[2:]))
+        if reply and reply[0] == b"version":
+            raise OtherVersionError(settings.name, reply[1])
         return reply
 
     async def _check_life(self, connection: Connection) -> None:

@@ -74,7 +74,10 @@ def _verb(
             print(asyncio.run(_size(crawls, options.name)))
             if not confirmed("Forget it? [y/N] "):
                 return Status.DECLINED
-        result = asyncio.run(_change(crawls, name, options))
+        try:
+            result = asyncio.run(_change(crawls, name, options))
+        except OtherVersionError as error:
+            raise CommandError(clean(str(error)), Status.WRONG) from None
         print(f"{clean(options.name)}{result}.")
         return Status.DONE
 

@@ -9,6 +9,7 @@ from typing import Any
 from scrapy.settings import BaseSettings
 
 from semaphore_middleware import SettingsError
+from shared_crawl.client import OtherVersionError
 from shared_crawl.commands import crawls_of
 from shared_crawl.counts import STATES
 
@@ -45,11 +46,16 @@ class CrawlsSection:
         return sorted(rows, key=lambda row: (STATES.index(row["state"]), row["name"]))
 
     async def act(self, action: str, name: str) -> dict[str, int] | None:
-        """Drop a crawl, or put failed requests back. Raises `SettingsError` for an unknown one."""
+        """Drop a crawl, or put failed requests back. Raises `SettingsError` for one that is unknown,
+        or of another version.
+        """
         async with self._crawls.open_crawl(name) as crawl:
-            if action == "drop":
-                if await crawl.drop():
-                    return None
-            elif (count := await crawl.retry()) is not None:
-                return {"requests": count}
+            try:
+                if action == "drop":
+                    if await crawl.drop():
+                        return None
+                elif (count := await crawl.retry()) is not None:
+                    return {"requests": count}
+            except OtherVersionError as error:
+                raise SettingsError(str(error)) from None
         raise SettingsError(f"there is no crawl {name!r}")

@@ -2,12 +2,14 @@
 -- nodes are there, the end is remembered for an hour: otherwise they would begin the crawl again.
 -- KEYS: see shared/common.lua.
 -- ARGV: "later", "now" or "forget".
--- Reply: "now" if it has ended, "later", or "none" if no run is under way, or there is nothing to forget.
+-- Reply: "now" if it has ended, "later", or "none" if no run is under way, or there is nothing to forget; or
+-- "version" with that of the run, if it is another one and not to be forgotten.
 
 @include(shared/common)
 
 local how = next_argument()
 if not run_id or (ended and how ~= 'forget') then return { 'none' } end
+if how ~= 'forget' and is_of_other_version() then return { 'version', version_of_run or '' } end
 if how == 'forget' then
   -- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py.
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', clock + math.max(0, WALL - wall))

@@ -1,6 +1,6 @@
 -- Joins the crawl's run, or begins one. The node works from now on.
 -- KEYS: see shared/common.lua.
--- ARGV: the version of keys and scripts; the id of a new run; the identity of its nodes (JSON), or nothing
+-- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing
 -- from a caller that takes no requests; 1 if the run is to begin though the last one has ended; the name of
 -- the run, or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
@@ -31,15 +31,13 @@ local function sum_stats()
   end
 end
 
-local version = next_argument()
 local new_run = next_argument()
 local identity = next_argument()
 local may_begin_again = next_number() == 1
 local name = next_argument()
 local node_pages = next_number()
 local node_of_site = next_number()
-local of_run, version_of_run, name_of_run, last_names =
-  unpack(redis.call('HMGET', run, 'identity', 'version', 'name', 'names'))
+local of_run, name_of_run, last_names = unpack(redis.call('HMGET', run, 'identity', 'name', 'names'))
 local MOST_NAMES = 100
 local is_another = run_id and name ~= '' and name ~= (name_of_run or '')
 
@@ -81,7 +79,7 @@ end
 -- what has failed, as users may have fed it.
 local is_undone = redis.call('HGET', run, 'undone') == run_id
 local set_aside_now, failed_now, _, lost = missing()
-if run_id and not ended and version_of_run ~= version then
+if not ended and is_of_other_version() then
   return { 'version', version_of_run or '' }
 elseif is_another and has_had(name) then
   return { 'ended', 0, '', '', 0, 0, 0, 0 }
@@ -111,7 +109,7 @@ if is_another and not ended then
   ended = true
 end
 if not goes_on then
-  if ended and version_of_run == version and recrawl_after_s > 0 and is_timed() then
+  if ended and not is_of_other_version() and recrawl_after_s > 0 and is_timed() then
     redis.call('PERSIST', seen)
   else
     redis.call('UNLINK', seen)

@@ -3,10 +3,12 @@
 -- goes on with it.
 -- KEYS: see shared/common.lua.
 -- ARGV: "aside" or "failed"; where to go on, 0 at first; about how many at once.
--- Reply: how many were put back; where to go on, 0 at the end.
+-- Reply: how many were put back; where to go on, 0 at the end. Or "version" with that of the last run, if it is
+-- another one. Then nothing is changed.
 
 @include(shared/common)
 
+if is_of_other_version() then return { 'version', version_of_run or '' } end
 local from = next_argument() == 'aside' and aside or failed
 local next_cursor, found = unpack(redis.call('HSCAN', from, next_argument(), 'COUNT', next_argument()))
 for i = 1, #found, 2 do

@@ -58,8 +58,9 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     ]
     assert ran(server, "retry", "music") == (0, "music: 1 request is queued again.\n", "")
     client.hset("{crawl:books}:run", "version", "1")
-    status, _, error = ran(server, "add", "books", "http://a/")
-    assert (status, "is in use by another version" in error) == (2, True)
+    for words in (["add", "books", "http://a/"], ["retry", "books"], ["end", "books"]):
+        status, _, error = ran(server, *words)
+        assert (status, "is in use by another version" in error) == (2, True)
     size = "books is running: 1 node, 0 pages fetched, 2 unfinished requests.\n"
     kept = ran(server, "drop", "books")
     assert (kept.status, kept.out) == (1, f"{size}Forget it? [y/N]\nNothing was changed.\n")

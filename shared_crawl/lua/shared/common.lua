@@ -1,7 +1,8 @@
 -- Included by every script of shared crawls: names for keys and arguments, and functions.
 -- KEYS: a crawl's, see `CrawlClient`.
--- ARGV: the beginning of the nodes' channels; the calling node; its run; the length of its lease (ms); the
--- seconds after which a fingerprint counts as new again, 0 for never; then the script's own.
+-- ARGV: the version of keys and scripts; the beginning of the nodes' channels; the calling node; its run; the
+-- length of its lease (ms); the seconds after which a fingerprint counts as new again, 0 for never; then the
+-- script's own.
 -- A place is a site, a zero byte, and 18 bytes in the order of the site's requests; no site has a zero byte.
 
 @include(semaphore_middleware.redis:shared/wall)
@@ -19,6 +20,7 @@ end
 local run, nodes, working, seen, requests, queue, sites, taken, suspects, aside, failed, hungry, claims,
   budgets, stats = unpack(KEYS)
 local kept_after_end = { run, seen, aside, failed, budgets, stats }
+local version = next_argument()
 local channel_head = next_argument()
 local node = next_argument()
 local joined_run = next_argument()
@@ -34,8 +36,13 @@ local PAGE = '1' -- the outcome of a request; '0': neither
 local FAILED = '2'
 local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
 
-local run_id, ended, previous_run, wall, clock, most_pages, most_of_site =
-  unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'most_pages', 'most_of_site'))
+local run_id, ended, previous_run, wall, clock, most_pages, most_of_site, version_of_run = unpack(redis.call(
+  'HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'most_pages', 'most_of_site', 'version'))
+
+-- True if the last run is of another version: what its keys hold may mean something else.
+local function is_of_other_version()
+  return run_id and version_of_run ~= version
+end
 
 -- The budgets: the most pages of the run, and of a site; 0: no limit. They are the run's, whoever calls.
 most_pages = tonumber(most_pages or 0)
