@@ -69,6 +69,7 @@ class Scheduler(BaseScheduler):
         for line in misspelt(sorted(crawler.settings)):
             logger.warning(line)
         self.failed = False
+        self.is_misfit = False  # this node cannot take part, and ends
         self.lacks_starts = False  # the spider's `start` has raised an error
         self.is_idle = False  # until it is known whether the server is to be asked
         self.restart: asyncio.Task[None] | None = None
@@ -240,12 +241,12 @@ class Scheduler(BaseScheduler):
 
     def _on_misfit(self, error: Exception) -> None:
         """End this node: it could not read other requests either."""
-        if not self.failed:
+        if not self.is_misfit:
             self._log_misfit(error)
             self.engine.close_soon("unreadable_request")
 
     def _log_misfit(self, error: Exception) -> None:
-        self.failed = True
+        self.failed = self.is_misfit = True
         if isinstance(error, (OtherVersionError, OtherRunError)):
             logger.error("%s%s", str(error)[:1].upper(), str(error)[1:])
         elif isinstance(error, OtherCrawlError):

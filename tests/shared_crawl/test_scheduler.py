@@ -33,6 +33,7 @@ from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
+from tests.support.shared_crawl import Node
 from tests.support.shared_crawl import result_of
 
 Logged = pytest.LogCaptureFixture
@@ -867,6 +868,18 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         assert node.closes("finished")
         node.enqueue("http://a/next")
         assert (await node.start()).url == "http://a/next"
+
+
+async def test_what_cannot_be_read_ends_a_node_that_has_dropped_a_request(
+    client: Redis, caplog: Logged
+) -> None:
+    async with joined(client) as node:
+        assert not node.scheduler.enqueue_request(Request("http://a/", callback=print))
+        other = Node(client, "books", "other")
+        other.joins()
+        other.push(b"no JSON")
+        node.scheduler.next_request()
+        await eventually(lambda: "This node cannot read a request" in caplog.text)
 
 
 async def test_without_the_add_on_a_site_is_a_host(client: Redis) -> None:
