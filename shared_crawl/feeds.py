@@ -12,9 +12,14 @@ from weakref import WeakSet
 
 from scrapy.settings import BaseSettings
 
+from semaphore_middleware import ServerUnreachableError
 from shared_crawl.engine import CrawlEngine
 
 logger = logging.getLogger(__name__)
+
+
+class FeedUnwritableError(ServerUnreachableError):
+    """A feed's file cannot be written just now, so its items' pages cannot be finished."""
 
 
 class Feeds:
@@ -35,9 +40,17 @@ class Feeds:
                 )
 
     def flush(self) -> None:
-        """Write all items so far to the files: they outlive this process."""
+        """Write all items so far to the files: they outlive this process.
+
+        Raises `FeedUnwritableError`.
+        """
         for file in self._engine.feed_files():
-            file.flush()
+            try:
+                file.flush()
+            except OSError as error:
+                raise FeedUnwritableError(
+                    f"Cannot write to the feed's file {_name_of(file)}: {error.strerror}"
+                ) from error
             if file not in self._locked:
                 self._locked.add(file)
                 self._lock(file)
@@ -51,7 +64,11 @@ class Feeds:
             logger.warning(
                 "Another process writes to the file of a feed, too (%s): give each node a file of "
                 "its own",
-                getattr(file, "name", "without a name"),
+                _name_of(file),
             )
         except OSError:
             pass  # no file of its own, as a compressed one, or a file system without locks
+
+
+def _name_of(file: IO[bytes]) -> str:
+    return str(getattr(file, "name", "without a name"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from shared_crawl.feeds import Feeds
+from shared_crawl.feeds import Feeds, FeedUnwritableError
 
 
 def feeds(feeds: dict[Any, dict[str, Any]], *files: Any) -> Feeds:
@@ -49,3 +49,12 @@ def test_a_file_of_two_nodes_is_named_once(
         two.flush()
         (line,) = caplog.messages
         assert str(pages) in line
+
+
+def test_a_full_disk_is_named() -> None:
+    with Path("/dev/full").open("ab") as file:
+        file.write(b"[")
+        problem = "Cannot write to the feed's file /dev/full: No space left on device"
+        with pytest.raises(FeedUnwritableError, match=problem):
+            feeds({}, file).flush()
+        file.raw.close()  # what it holds can be written nowhere
