@@ -116,7 +116,8 @@ class Joined:
     unfinished: int  # requests
     identity: dict[str, str]  # of the run's nodes, if known
     was_stopped: bool  # the run goes on after all its nodes had left it
-    left: int  # requests of the run before, which nobody will do
+    left: int = 0  # requests of the run before, which nobody will do
+    forgotten: int = 0  # requests set aside or failed in the run before
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +386,8 @@ class CrawlClient:
                 await self.retry()
             return await self.join(identity, bool(is_other))
         self.run = run
-        unfinished, in_common, self.run_before, self._salt, was_stopped, left = rest
-        return Joined(unfinished, json.loads(in_common or b"{}"), bool(was_stopped), left)
+        unfinished, in_common, self.run_before, self._salt, was_stopped, *gone = rest
+        return Joined(unfinished, json.loads(in_common or b"{}"), bool(was_stopped), *gone)
 
     async def sync(
         self,

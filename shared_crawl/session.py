@@ -116,6 +116,13 @@ class CrawlSession:
                 settings.name,
                 joined.left,
             )
+        if joined.forgotten:
+            logger.warning(
+                "A new run of the crawl %r begins, and forgets the requests of the last one that "
+                "were set aside or have failed: %d",
+                settings.name,
+                joined.forgotten,
+            )
         self._state.begin()
         self._joined_at = _now()
         self._on_server()

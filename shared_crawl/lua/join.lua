@@ -5,7 +5,7 @@
 -- the run, or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints; 1 if the run goes on after all its nodes had left it; how many requests
--- an unfinished run before it leaves. Or "ended" with the time since then (ms), the run's id, its nodes'
+-- an unfinished run before it leaves; how many set aside or failed this call has forgotten. Or "ended" with the time since then (ms), the run's id, its nodes'
 -- identity, and what is `missing`; "failed" with the nodes' identity if the last run has no page, and has
 -- requests to be tried again; "other" with the nodes' identity if the caller's is not the same; "budgets"
 -- with those of the run if the caller's are not the same, and other nodes take part; "run" with the name of
@@ -102,7 +102,7 @@ if of_run and has_other_budgets and has_nodes then
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
 local goes_on = run_id and not (ended or is_another)
-local left = 0
+local left, forgotten = 0, 0
 if is_another and not ended then
   left = redis.call('HLEN', requests) + redis.call('HLEN', claims)
   end_run()
@@ -125,6 +125,7 @@ if not goes_on then
     add_name(name)
   end
   redis.call('PERSIST', run)
+  forgotten = redis.call('HLEN', aside) + redis.call('HLEN', failed)
   redis.call('UNLINK', aside, failed, budgets, stats)
 end
 if identity ~= '' then
@@ -137,4 +138,6 @@ renew_lease()
 sum_stats()
 local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
 local was_stopped = goes_on and not has_nodes
-return { run_id, redis.call('HLEN', requests), of_run or '', previous, salt, was_stopped and 1 or 0, left }
+return {
+  run_id, redis.call('HLEN', requests), of_run or '', previous, salt, was_stopped and 1 or 0, left, forgotten
+}

@@ -549,7 +549,7 @@ def test_a_run_of_a_new_name_begins_when_no_node_of_another_is_left(client: Redi
     monday.fill(a=3)
     monday.finishes(monday.pop(), Outcome.PAGE)
     late, tuesday = (Node(client, "books", "late", run=run) for run in ("monday", "tuesday"))
-    assert result_of(late.join({})) == Joined(2, {}, was_stopped=False, left=0)
+    assert result_of(late.join({})) == Joined(2, {}, was_stopped=False)
     late.leaves()
     before = dump(client)
     with pytest.raises(OtherRunError, match="nodes take part in the run 'monday'"):
@@ -566,11 +566,14 @@ def test_a_run_of_a_new_name_begins_when_no_node_of_another_is_left(client: Redi
             stale()
     assert tuesday.take() is None
     tuesday.push(b"page")
+    tuesday.push(b"failed")
+    tuesday.finishes(tuesday.pop(), Outcome.FAILED)
     assert tuesday.idles(tuesday.pop()).next_step is NextStep.CLOSE
     for name in ("monday", "tuesday"):
         with pytest.raises(CrawlEndedError):
             node(client, "later", run=name)
-    assert result_of(Node(client, "books", "next", run="wednesday").join({})).left == 0
+    wednesday = result_of(Node(client, "books", "next", run="wednesday").join({}))
+    assert (wednesday.left, wednesday.forgotten) == (0, 1)
 
 
 def test_the_last_hundred_names_of_runs_are_known(client: Redis) -> None:

@@ -462,8 +462,9 @@ async def test_what_becomes_of_a_stopped_run_is_said(client: Redis, caplog: Logg
             assert "Nodes take part in the run 'monday' of the crawl 'books'" in caplog.text
             assert other.closes("another_crawl")
         assert node.closes("shutdown")
+        client.hset(node.key("failed"), "place", "data")
     async with joined(client, CRAWL_RUN="tuesday"):
-        pass
+        assert "set aside or have failed: 1" in caplog.text
     async with joined(client, CRAWL_RUN="monday") as late:
         assert "The crawl 'books' has ended its run 'monday', so there is nothing" in caplog.text
         assert not late.closes("finished")
