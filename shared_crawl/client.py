@@ -14,25 +14,28 @@ from typing import Any
 
 from semaphore_middleware import ServerUnreachableError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.hosts import decoded, encoded
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.link import Link
+from semaphore_middleware.redis.protocol import batches
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import Call, Script, run_scripts
 from shared_crawl.counts import Counts, commands_for
 from shared_crawl.identity import other_work
 from shared_crawl.keys import CrawlKeys, site_of
+from shared_crawl.nodes import CrawlNode, Holdings, nodes_commands
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.sums import NO_STATS
 
-VERSION = "2"
+VERSION = "3"
 """The version of keys and scripts: nodes share a run only with nodes of the same one. Change it if
 nodes of the one before would not understand what is new.
 """
 CALL_TIMEOUT_S = 3.0
 TRIES_BEFORE_ALONE = 2  # as in common.lua
 RETRIED_AT_ONCE = 1000  # requests in a call
+PLACES_PER_CALL = 500  # of requests that are read
 
 NODES_SCRIPTS = ("join", "sync", "idle", "leave", "retry")
 SCRIPTS = {name: Script(name, "shared_crawl") for name in (*NODES_SCRIPTS, "take_starts", "end")}
@@ -156,6 +159,15 @@ NOTHING_MISSING = Missing()
 
 
 @dataclass(frozen=True, slots=True)
+class AtWork:
+    """The nodes that an idle one waits for."""
+
+    nodes: int
+    node: str  # one of them
+    taken: int  # requests that this one has taken
+
+
+@dataclass(frozen=True, slots=True)
 class IdleReply:
     """The server's reply to `CrawlClient.idle`."""
 
@@ -165,6 +177,7 @@ class IdleReply:
     lease_expired: int  # 1: the node had no lease, or none any more
     queued_again: int = 0  # requests that were lost from the queues
     missing: Missing = NOTHING_MISSING  # if the crawl ends
+    at_work: AtWork | None = None  # if other nodes are
 
 
 class RunOverError(Exception):
@@ -290,8 +303,8 @@ class CrawlClient:
         requests  hash    place -> request: all unfinished ones
         queue     zset    places of the requests to be taken, in order
         sites     zset    site with queued requests -> turn, the lowest is next
-        taken     zset    node, zero byte, place, how many nodes have failed with it (a digit):
-                          taken and not finished
+        taken     zset    node, zero byte, place, how many nodes have failed with it (a digit),
+                          when it was taken (4 bytes, s): taken and not finished
         suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
         aside     hash    place -> request: tried three times; no node gets it. And id of a claim
                           -> its value: no node could read it
@@ -434,16 +447,18 @@ class CrawlClient:
         Raises `RunOverError`.
         """
         wait_s = LONGEST_S if wait is True else wait
-        step, wait_ms, set_aside, lease_expired, queued_again, *missing = await self._call(
+        step, wait_ms, set_aside, lease_expired, queued_again, *more = await self._call(
             "idle", *_fields(finished), round(1000 * wait_s)
         )
+        next_step = NextStep(step)
+        missing, at_work = NOTHING_MISSING, None
+        if next_step in (NextStep.CLOSE, NextStep.CLOSE_UNDONE):
+            missing = Missing(*more)
+        elif more:
+            nodes, node, taken = more
+            at_work = AtWork(nodes, decoded(node), taken)
         return IdleReply(
-            NextStep(step),
-            wait_ms / 1000,
-            set_aside,
-            lease_expired,
-            queued_again,
-            Missing(*missing),
+            next_step, wait_ms / 1000, set_aside, lease_expired, queued_again, missing, at_work
         )
 
     async def take_starts(self, key: str | None, most: int) -> list[tuple[bytes, bytes]]:
@@ -516,6 +531,17 @@ class CrawlClient:
         commands = commands_for(self.keys)
         async with self.link.use() as connection:
             return Counts.from_replies(await connection.execute(commands))
+
+    async def nodes(self) -> list[CrawlNode]:
+        """The nodes by name, and what they have taken."""
+        async with self.link.use() as connection:
+            holdings = Holdings(await connection.execute(nodes_commands(self.keys)))
+            places = holdings.oldest_places
+            data = []
+            for some in batches(places, PLACES_PER_CALL):
+                command = ("HMGET", self.keys.key("requests"), *some)
+                data += (await connection.execute([command]))[0]
+        return holdings.nodes(dict(zip(places, data, strict=True)))
 
     async def stats(self) -> dict[str, int]:
         """Sums over all nodes of the last run."""

@@ -8,11 +8,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.formatting import count
+from semaphore_middleware.commands.formatting import NOTHING, count
 from semaphore_middleware.commands.verbs import (
     CommandError,
     Status,
@@ -24,6 +24,7 @@ from semaphore_middleware.commands.verbs import (
 )
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, refusals_text
+from semaphore_middleware.model.reasons import time_of
 from shared_crawl.client import CrawlEndedError, Ending, OtherRunError, OtherVersionError, Queued
 from shared_crawl.crawls import Crawls
 from shared_crawl.settings import CrawlSettings, checked
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
     from shared_crawl.counts import Counts
+    from shared_crawl.nodes import CrawlNode
 
 CRAWL = "the crawl"
 
@@ -152,10 +154,10 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
     crawls = crawls_of(settings)
     if not options.json:
         check_installed("rich")
-    found, stats = asyncio.run(_look(crawls, options))
+    found, details = asyncio.run(_look(crawls, options))
     if options.json:
         rows = [
-            {"name": name, "state": counts.state, **asdict(counts), "stats": stats[name]}
+            {"name": name, "state": counts.state, **asdict(counts), **asdict(details[name])}
             for name, counts in found.items()
         ]
         print(json.dumps(rows, indent=2))
@@ -164,13 +166,8 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
         _print_table(found)
     else:
         print(f"There is no shared crawl at {clean(f'{crawls.server}, prefix {crawls.prefix!r}')}.")
-    for name, numbers in stats.items():
-        if not numbers:
-            continue
-        print(f"\n{clean(name)}, all nodes together:")
-        width = max(map(len, numbers))
-        for stat, number in numbers.items():
-            print(f"  {stat:{width}}  {number:>12,}")
+    for name, details_of_crawl in details.items():
+        _print_details(name, details_of_crawl)
     for site in asyncio.run(_walled_sites(settings)) if found else ():
         refusals = refusals_text(site.walled_for or 0.0, site.refused_by)
         print(
@@ -192,19 +189,50 @@ def _print_table(found: Mapping[str, Counts]) -> None:
     Output().print(table(columns, found.items()))
 
 
+def _print_details(crawl: str, details: _Details) -> None:
+    from semaphore_middleware.commands.tables import Column, Output, name, table
+
+    if details.taken_by:
+        print()
+        columns: list[Column[CrawlNode]] = [
+            name("node", lambda row: row.node),
+            Column("state", lambda row: row.state, right=False),
+            Column("taken", lambda row: str(row.taken)),
+            Column(
+                "oldest", lambda row: NOTHING if row.oldest_for is None else time_of(row.oldest_for)
+            ),
+            name("its URL", lambda row: row.oldest),
+        ]
+        Output().print(table(columns, details.taken_by))
+    if details.stats:
+        print(f"\n{clean(crawl)}, all nodes together:")
+        width = max(map(len, details.stats))
+        for stat, number in details.stats.items():
+            print(f"  {stat:{width}}  {number:>12,}")
+
+
+@dataclass(frozen=True)
+class _Details:
+    """What `status` shows of a named crawl, and as JSON of each."""
+
+    taken_by: list[CrawlNode]
+    stats: dict[str, int]
+    """Sums of the nodes' numbers."""
+
+
 async def _look(
     crawls: Crawls, options: argparse.Namespace
-) -> tuple[dict[str, Counts], dict[str, dict[str, int]]]:
-    """Sizes; and sums of the nodes' numbers, for named crawls and for JSON."""
+) -> tuple[dict[str, Counts], dict[str, _Details]]:
+    """Sizes; and details of named crawls, and for JSON of all."""
     found = {} if options.names else await crawls.survey()
-    stats = {}
+    details = {}
     for name in options.names or (found if options.json else ()):
         async with crawls.open_crawl(name) as crawl:
             found[name] = await crawl.counts()
-            stats[name] = await crawl.stats()
+            details[name] = _Details(await crawl.nodes(), await crawl.stats())
         if not found[name].exists:
             raise _no_crawl(name)
-    return found, stats
+    return found, details
 
 
 async def _walled_sites(settings: BaseSettings) -> list[Inspection]:

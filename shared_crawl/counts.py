@@ -81,6 +81,11 @@ def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: f
     while no node calls, so the server's wall clock tells the time since the last call, as in
     end.lua.
     """
+    now = clock + silent_ms(time, wall)
+    return sum(float(lease_end) > now for lease_end in nodes[1::2])
+
+
+def silent_ms(time: Sequence[bytes], wall: float) -> float:
+    """The time since the last call of a node, at `wall`, by the reply to TIME."""
     seconds, microseconds = map(int, time)
-    silent_ms = max(0.0, 1000 * seconds + microseconds // 1000 - wall)
-    return sum(float(lease_end) > clock + silent_ms for lease_end in nodes[1::2])
+    return max(0.0, 1000 * seconds + microseconds // 1000 - wall)

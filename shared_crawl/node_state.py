@@ -28,6 +28,7 @@ from scrapy.crawler import Crawler
 
 from semaphore_middleware.model.lease import RENEWAL
 from shared_crawl.client import (
+    AtWork,
     Demand,
     IdleReply,
     Missing,
@@ -55,6 +56,7 @@ LOST = f"The server has no data any more of %d queued requests of the crawl %r. 
 QUEUED_AGAIN = (
     "%d unfinished requests of the crawl %r were in no queue, and are queued again. " + KEYS_GONE
 )
+LOG_WAIT_S = 60.0  # between two lines about what a node waits for
 STARTS_POLL_S = 1.0  # between two looks at the users' key while the node waits
 
 
@@ -133,6 +135,7 @@ class NodeState:
         self._check_at = math.inf  # a waiting node then asks the server again
         self._unreadable: list[bytes] = []  # places of requests to be given back
         self._request_limit = MAX_NEW_REQUESTS  # of a call, each way
+        self._log_wait_at = 0.0
         self._idle = Idle.NO
         self._starts_due = False  # start requests are to be taken from the users' key
 
@@ -371,6 +374,22 @@ class NodeState:
                 has_key = self._settings.start_key is not None
                 wait_s = min(reply.wait_s, STARTS_POLL_S) if has_key else reply.wait_s
                 self._check_at = now + wait_s
+                self._log_wait(reply.at_work, now)
+
+    def _log_wait(self, at_work: AtWork | None, now: float) -> None:
+        """Say, once a minute, what this node waits for."""
+        if now < self._log_wait_at:
+            return
+        self._log_wait_at = now + LOG_WAIT_S
+        if at_work is None:
+            logger.info("This node waits for further requests, as CRAWL_WAIT allows")
+        else:
+            logger.info(
+                "This node waits for others at work (%d), such as %s; requests taken by it: %d",
+                at_work.nodes,
+                at_work.node,
+                at_work.taken,
+            )
 
     def _on_lease_expired(self, now: float) -> None:
         """The node may still finish its started requests; other nodes have the rest by now."""

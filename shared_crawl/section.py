@@ -46,8 +46,8 @@ class CrawlsSection:
         return sorted(rows, key=lambda row: (STATES.index(row["state"]), row["name"]))
 
     async def act(self, action: str, name: str) -> dict[str, int] | None:
-        """Drop a crawl, or put failed requests back. Raises `SettingsError` for one that is unknown,
-        or of another version.
+        """Drop a crawl, or put failed requests back. Raises `SettingsError` for a crawl that is
+        unknown, or of another version.
         """
         async with self._crawls.open_crawl(name) as crawl:
             try:

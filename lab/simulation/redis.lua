@@ -280,6 +280,10 @@ function FREE.ZREMRANGEBYSCORE(key, lowest, highest)
   return remove(key, unpack(by_score(members, scores, lowest, highest)))
 end
 
+function FREE.ZREMRANGEBYLEX(key, first, last)
+  return remove(key, unpack(by_name(sorted(key), first, last)))
+end
+
 local WRITE = {}
 
 function WRITE.HSET(key, ...)
@@ -316,7 +320,7 @@ end
 
 local FEWEST = { -- arguments of a command; 0: if none is named
   TIME = 0, INFO = 0, HGET = 2, HMGET = 2, HEXISTS = 2, HSCAN = 2, ZSCAN = 2, ZSCORE = 2, ZLEXCOUNT = 3, ZRANGE = 3, HDEL = 2,
-  ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, HSET = 3, HINCRBY = 3, ZADD = 3, PUBLISH = 2,
+  ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, ZREMRANGEBYLEX = 3, HSET = 3, HINCRBY = 3, ZADD = 3, PUBLISH = 2,
 }
 
 local function check_arguments(name, ...)

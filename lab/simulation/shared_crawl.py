@@ -447,7 +447,7 @@ class _Server(Server):
         if command[0] != b"EVALSHA":
             return super().execute(command, now)
         arguments = command[3 + int(command[2]) :]
-        caller = arguments[1] if len(arguments) > 1 else b""
+        caller = arguments[2] if len(arguments) > 2 else b""
         had_ended = self.has_ended
         working, taken = self._members("working"), self._members("taken")
         in_hand = Counter(member.partition(b"\0")[0] for member in taken)
@@ -458,7 +458,7 @@ class _Server(Server):
         for name in lost:
             self._crawl.on_lease_end(name)
         for member in taken - self._members("taken"):
-            name, _, place = member[:-1].partition(b"\0")
+            name, _, place = member[:-5].partition(b"\0")
             data = self.field(KEYS.key("requests"), place) or self.field(KEYS.key("aside"), place)
             if data is not None:
                 number, alone = number_of(json.loads(data)["url"]), in_hand[name] == 1

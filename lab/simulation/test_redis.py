@@ -188,6 +188,7 @@ def _commands(random: Random) -> Iterator[tuple[str, ...]]:
                 ("ZRANGE", "zset", *last_first, "BYSCORE", "REV", *some, "WITHSCORES"),
                 ("ZRANGE", "names", *names, "BYLEX", *some),
                 ("ZREMRANGEBYSCORE", "zset", *ends),
+                ("ZREMRANGEBYLEX", "names", *names),
                 ("ZLEXCOUNT", "names", *names),
                 ("EXISTS", key, "hash", "none"),
                 ("DEL", "none", key),

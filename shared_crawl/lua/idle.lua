@@ -7,7 +7,8 @@
 -- Reply: "more" if there are requests to take, "starts" if there are only claims, "wait" if other nodes work
 -- or the crawl waits, else "done", or "undone" if the crawl has no page, or lost requests; for "wait", the
 -- time after which to ask again (ms), at the end of the first lease; the data of each request set aside now;
--- 1 if the node had no lease; how many requests are queued again; for "done" and "undone", what is `missing`.
+-- 1 if the node had no lease; how many requests are queued again; for "done" and "undone", what is `missing`;
+-- for "wait", if other nodes work: how many, one of them, and how many requests it has taken.
 
 @include(shared/common)
 @include(shared/joined)
@@ -85,6 +86,13 @@ local function wait_left_ms()
   return most_wait - (now - (idle_since or now))
 end
 
+-- One that has taken requests, if any has.
+local function who_works()
+  local member = redis.call('ZRANGE', taken, 0, 0)[1]
+  local name = member and string.match(member, '^%Z*') or redis.call('ZRANGE', working, 0, 0)[1]
+  return redis.call('ZCARD', working), name, redis.call('ZLEXCOUNT', taken, bounds_of(name))
+end
+
 local function answer(next_step, wait_ms, ...)
   return { next_step, wait_ms, set_aside, had_no_lease, queued_again, ... }
 end
@@ -94,7 +102,7 @@ renew_lost_lease()
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
   wait_hungry()
-  return answer('wait', math.ceil(first_lease_end - now))
+  return answer('wait', math.ceil(first_lease_end - now), who_works())
 elseif redis.call('EXISTS', claims) == 1 then
   return answer('starts', 0)
 elseif pages_left() > 0 and (queue_again() or give_turns_again()) then

@@ -60,7 +60,7 @@ local function take_place(from, place, failures, taken_now)
     lost = lost + 1
     return
   end
-  redis.call('ZADD', taken, 0, node .. '\0' .. place .. failures)
+  take_by(node, place, failures)
   if most_of_site > 0 then redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1) end
   table.insert(taken_now, place)
   table.insert(taken_now, data)
@@ -103,8 +103,12 @@ finish_all()
 
 for _ = 1, next_number() do
   local place = next_argument()
-  local failures = untake(node, place)
-  if failures then suspect(place, failures, true) end
+  local first, last = bounds_of_taken(node, place)
+  local member = redis.call('ZRANGE', taken, first, last, 'BYLEX', 'LIMIT', 0, 1)[1]
+  if member then
+    untake(node, place)
+    suspect(place, failures_of(member), true)
+  end
 end
 
 local lease_expired = works and renew_lease() or 0

@@ -11,6 +11,7 @@ from redis import Redis
 from semaphore_middleware.errors import ServerUnreachableError
 from shared_crawl.client import (
     VERSION,
+    AtWork,
     CrawlEndedError,
     Demand,
     Ending,
@@ -116,7 +117,7 @@ def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
     assert two.idles().next_step is NextStep.TAKE_MORE
     taken = one.pop()
     reply = two.idles()
-    assert reply.next_step is NextStep.WAIT
+    assert (reply.next_step, reply.at_work) == (NextStep.WAIT, AtWork(1, one.node, 1))
     assert 0.0 < reply.wait_s <= 60.0  # the rest of the lease of `one`
     starting = Node(client, "books", "starting")
     result_of(starting.join())  # it works from then on

@@ -81,6 +81,34 @@ async def test_walled_sites_are_listed(server: RedisServer, client: Redis) -> No
     assert ran(server, "status").lines[-1] == said
 
 
+def test_who_has_taken_what_is_shown(server: RedisServer, client: Redis) -> None:
+    one, two, late, cut = (node(client, each) for each in ("one", "two", "late", "cut"))
+    one.pushes(*(one.new(b'{"url": "http://a/%d"}' % page) for page in range(3)), one.new(b"old"))
+    taken = one.keys.key("taken")
+    one.pop(), one.pop()
+    old, _ = client.zrange(taken, 0, -1)
+    assert isinstance(old, bytes)
+    since = int.from_bytes(old[-4:], "big") - 600
+    client.zrem(taken, old)
+    client.zadd(taken, {old[:-4] + since.to_bytes(4, "big"): 0})
+    two.idles()
+    result_of(cut.sync(working=True, stopping=True))
+    late.pop(), late.pop()
+    late.dies()
+    shown = [line.split() for line in ran(server, "status", "books").lines[3:]]
+    del shown[2][3:5]  # some seconds
+    assert shown == [
+        ["node", "state", "taken", "oldest", "its", "URL"],
+        [cut.node, "stopping", "0", "-", "-"],
+        [late.node, "silent", "2", "http://a/2"],
+        [one.node, "at", "work", "2", "10", "min", "http://a/0"],
+        [two.node, "waiting", "0", "-", "-"],
+    ]
+    (told,) = json.loads(ran(server, "status", "books", "--json").out)
+    assert told["taken_by"][2].items() >= {"node": one.node, "state": "at work", "taken": 2}.items()
+    assert told["taken_by"][2]["oldest"] == "http://a/0"
+
+
 def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis) -> None:
     one = node(client, "one", crawl="books")
     for each, number in ((one, 1200), (node(client, "two", crawl="books"), 34)):
@@ -154,7 +182,8 @@ def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -
         told = ran(server, *words)
         assert told.status == 0
         said += told.lines
-    assert [line.split()[0] for line in said] == [*("crawl", shown) * 2, f"{shown}:", shown]
+    first = [line.split()[0] for line in said if line]
+    assert first == [*("crawl", shown) * 2, "node", first[5], f"{shown}:", shown]
     told = ran(server, "drop", f"{name}s", "--yes")
     assert told == (4, "", f"scrapy frontier: there is no crawl '{shown}s'\n")
 

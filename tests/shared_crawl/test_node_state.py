@@ -11,6 +11,7 @@ from scrapy.utils.test import get_crawler
 
 from shared_crawl.client import (
     NO_DEMAND,
+    AtWork,
     IdleReply,
     Missing,
     NextStep,
@@ -286,6 +287,20 @@ def test_a_key_of_another_type_ends_the_node_and_does_not_stop_it() -> None:
     node.state.on_wrong_type(WrongTypeError("string"))
     assert len(node.misfits) == 1
     assert isinstance(node.call(), IdleCall)
+
+
+def test_what_a_node_waits_for_is_said_once_a_minute(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for at_work in (AtWork(3, "two:1234", 5), None):
+        for _ in range(2):
+            node.reply(node.idles(), IdleReply(NextStep.WAIT, 1.0, [], 0, at_work=at_work))
+        node.now += 60.0
+    assert caplog.messages == [
+        "This node waits for others at work (3), such as two:1234; requests taken by it: 5",
+        "This node waits for further requests, as CRAWL_WAIT allows",
+    ]
 
 
 def test_an_unreadable_request_goes_back_and_ends_the_node(node: Node) -> None:

@@ -33,8 +33,7 @@ from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import Node
-from tests.support.shared_crawl import result_of
+from tests.support.shared_crawl import Node, result_of
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch

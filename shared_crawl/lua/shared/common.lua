@@ -220,20 +220,31 @@ local function pages_left()
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
--- Takes a request from a node. Returns the number of nodes that have failed with it; nil: this node did not
--- have it. The number is a part of the member, because members are found by name only if all scores are
--- equal.
+-- A member of `taken` ends with the number of nodes that have failed with the request, one digit, and the time
+-- when it was taken (s), 4 bytes: all scores are equal, because members are found by name.
+local function take_by(name, place, failures)
+  local time = struct.pack('>I4', math.floor(WALL / 1000))
+  redis.call('ZADD', taken, 0, name .. '\0' .. place .. failures .. time)
+end
+
+local function failures_of(member)
+  return tonumber(string.sub(member, -5, -5))
+end
+
+-- The bounds of the member of a node's request: behind the place comes a digit.
+local function bounds_of_taken(name, place)
+  local start = name .. '\0' .. place
+  return '[' .. start, '(' .. start .. ':'
+end
+
+-- Takes a request from a node. True if it had it.
 local function untake(name, place)
-  local failures = 0
-  while redis.call('ZREM', taken, name .. '\0' .. place .. failures) == 0 do
-    failures = failures + 1
-    if failures > TRIES_BEFORE_ALONE then return nil end
-  end
+  if redis.call('ZREMRANGEBYLEX', taken, bounds_of_taken(name, place)) == 0 then return false end
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
     give_turn(site_of(place)) -- another of its requests may become the page
   end
-  return failures
+  return true
 end
 
 -- A node has finished a request after the end of its lease. That counts unless another node was quicker.
@@ -279,8 +290,9 @@ end
 local function stop_working(name, give_back)
   local members = first_of(taken, name)
   for _, member in ipairs(members) do
-    local place = string.sub(member, #name + 2, -2)
-    give_back(place, untake(name, place), #members == 1)
+    local place = string.sub(member, #name + 2, -6)
+    untake(name, place)
+    give_back(place, failures_of(member), #members == 1)
   end
   return redis.call('ZREM', working, name) == 1
 end
