@@ -34,7 +34,7 @@ nodes of the one before would not understand what is new.
 """
 CALL_TIMEOUT_S = 3.0
 TRIES_BEFORE_ALONE = 2  # as in common.lua
-RETRIED_AT_ONCE = 1000  # requests in a call
+RETRIED_AT_ONCE = 500  # requests in a call
 PLACES_PER_CALL = 500  # of requests that are read
 
 NODES_SCRIPTS = ("join", "sync", "idle", "leave", "retry")
@@ -294,8 +294,8 @@ class CrawlClient:
                           the run has ended; the id before; the last run that is not done; whether
                           an operator ends it; the budgets; the salt of shortened fingerprints;
                           whether `seen` has times; how many requests are unfinished, and at the
-                          end, left and lost; how many the run before has lost; where the search
-                          for those that no queue has goes on
+                          end, left and lost; how many the run before has lost; where looking for
+                          those that no queue has, and for claims of dead nodes, goes on
         nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
@@ -375,15 +375,17 @@ class CrawlClient:
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
         budgets = self.settings.budgets.values()
-        run, *rest = await self._call(
-            "join",
-            chance.token(8),
-            packed,
-            int(new_run),
-            encoded(self.settings.run_name),
-            *budgets,
-            though_full=False,
-        )
+        run, rest = b"again", []
+        while run == b"again":
+            run, *rest = await self._call(
+                "join",
+                chance.token(8),
+                packed,
+                int(new_run),
+                encoded(self.settings.run_name),
+                *budgets,
+                though_full=False,
+            )
         if run == b"ended":
             ago_ms, of_run, in_common, *missing = rest
             raise CrawlEndedError(Missing(*missing), ago_ms / 1000, of_run, in_common)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import islice
 
 from scrapy.statscollectors import StatsCollector
 
@@ -33,6 +34,8 @@ NO_STATS: Mapping[str, int] = {}
 
 MOST = 10**15
 """The largest count: the server's integers have 64 bits."""
+MOST_STATS = 1000
+"""Of a node: a call with more would hold up the server's other clients."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +67,17 @@ class SummedStats:
             for name, value in self._stats.get_stats().items()
             if isinstance(name, str) and (name in NAMES or name.startswith(self._prefixes))
         }
-        numbers = {name: value for name, value in summed.items() if _is_count(value)}
+        counts = ((name, value) for name, value in summed.items() if _is_count(value))
+        numbers = dict(islice(counts, MOST_STATS))
         if len(numbers) < len(summed) and not self._has_warned:
             self._has_warned = True
             name = next(name for name in summed if name not in numbers)
             logger.warning(
-                "The stat %r = %s is not summed up over all nodes: allowed is an integer of at "
-                "most 15 digits",
+                "The stat %r = %s is not summed up over all nodes: allowed are integers of at "
+                "most 15 digits, and %d stats of a node",
                 name,
                 shown(summed[name]),
+                MOST_STATS,
             )
         return dict(numbers.items() - self._sent.items())
 

@@ -28,6 +28,16 @@ local function renew_lost_lease()
   end
 end
 
+-- True if one may be taken now, or there may be more to look at. As none is taken, no budget is used by what
+-- is.
+local function look_at_suspects()
+  for _, place in ipairs(redis.call('ZRANGE', suspects, 0, SUSPECTS_LOOKED_AT - 1)) do
+    redis.call('HDEL', budgets, site_of(place) .. '\0')
+  end
+  local before = redis.call('ZCARD', suspects)
+  return has_requests() or redis.call('ZCARD', suspects) < before
+end
+
 -- True if there may be more to queue again.
 local function queue_again()
   local queued = redis.call('ZCARD', queue) + redis.call('ZCARD', suspects)
@@ -45,8 +55,7 @@ local function queue_again()
   return true
 end
 
--- True if sites may have a turn, or there may be more to look at. As none is taken, no budget is used by what
--- is. What is over the budgets is looked at once.
+-- True if sites may have a turn, or there may be more to look at. What is over the budgets is looked at once.
 local function give_turns_again()
   local queued = redis.call('ZCARD', queue)
   local checked, from = unpack(redis.call('HMGET', run, 'checked', 'check_from'))
@@ -105,7 +114,7 @@ if first_lease_end then
   return answer('wait', math.ceil(first_lease_end - now), who_works())
 elseif redis.call('EXISTS', claims) == 1 then
   return answer('starts', 0)
-elseif pages_left() > 0 and (queue_again() or give_turns_again()) then
+elseif pages_left() > 0 and (look_at_suspects() or queue_again() or give_turns_again()) then
   offer_requests(false)
   return answer('more', 0)
 end

@@ -5,11 +5,13 @@
 -- the run, or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints; 1 if the run goes on after all its nodes had left it; how many requests
--- an unfinished run before it leaves; how many set aside or failed this call has forgotten. Or "ended" with the time since then (ms), the run's id, its nodes'
--- identity, and what is `missing`; "failed" with the nodes' identity if the last run has no page, and has
--- requests to be tried again; "other" with the nodes' identity if the caller's is not the same; "budgets"
--- with those of the run if the caller's are not the same, and other nodes take part; "run" with the name of
--- another run that nodes take part in; or "version" with that of a run under way. Then nothing is changed.
+-- an unfinished run before it leaves; how many set aside or failed this call has forgotten. Or "ended" with
+-- the time since then (ms), the run's id, its nodes' identity, and what is `missing`; "failed" with the
+-- nodes' identity if the last run has no page, and has requests to be tried again; "other" with the nodes'
+-- identity if the caller's is not the same; "budgets" with those of the run if the caller's are not the same,
+-- and other nodes take part; "run" with the name of another run that nodes take part in; or "version" with
+-- that of a run under way. Then nothing is changed. Or "again": the call is to be made again, as there is
+-- much to do.
 
 @include(shared/common)
 
@@ -67,9 +69,6 @@ end
 -- Without a budget for sites, a site's pages are not counted, nor its taken requests: so none may be taken
 -- now. What was over the budgets is looked at again.
 local function change_budgets()
-  for _, dead in ipairs(redis.call('ZRANGE', working, 0, -1)) do
-    stop_dead_node(dead)
-  end
   if math.min(most_of_site, node_of_site) == 0 then redis.call('UNLINK', budgets) end
   redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site)
   redis.call('HDEL', run, 'checked', 'check_from')
@@ -102,6 +101,9 @@ if of_run and has_other_budgets and has_nodes then
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
 local goes_on = run_id and not (ended or is_another)
+if goes_on and has_other_budgets and not stop_some(redis.call('ZRANGE', working, 0, -1)) then
+  return { 'again' }
+end
 local left, forgotten = 0, 0
 if is_another and not ended then
   left = redis.call('HLEN', requests) + redis.call('HLEN', claims)

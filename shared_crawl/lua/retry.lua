@@ -3,8 +3,8 @@
 -- goes on with it.
 -- KEYS: see shared/common.lua.
 -- ARGV: "aside" or "failed"; where to go on, 0 at first; about how many at once.
--- Reply: how many were put back; where to go on, 0 at the end. Or "version" with that of the last run, if it is
--- another one. Then nothing is changed.
+-- Reply: how many were put back; where to go on, 0 at the end. Or "version" with that of the last run, if it
+-- is another one. Then nothing is changed.
 
 @include(shared/common)
 

@@ -32,9 +32,7 @@ local function add(place, data, fingerprint, claim)
     redis.call('HSET', aside, claim, claimed)
     return 1
   end
-  if most_of_site > 0 and tonumber(redis.call('HGET', budgets, site_of(place)) or 0) >= most_of_site then
-    return 2
-  end
+  if has_all_pages(site_of(place)) then return 2 end
   if fingerprint ~= '' and not see(fingerprint) then return 0 end
   redis.call('HSET', requests, place, data)
   count_unfinished(1)

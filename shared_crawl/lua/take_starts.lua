@@ -1,6 +1,6 @@
 -- Takes start requests from the users' key. Each is a claim until it is queued. Claims of a dead node go to
 -- the next node that asks. A node asks only without claims: if it has any on the server, their reply was
--- lost.
+-- lost. Of many claims, each call looks at some.
 -- KEYS: see shared/common.lua; then, if there is one, the users' key: a list, a set, a sorted set (the
 -- highest score first) or a stream. The fields of a stream's entry are one JSON object.
 -- ARGV: how many at most.
@@ -11,6 +11,7 @@
 
 local key = KEYS[#KEYS] ~= stats and KEYS[#KEYS]
 local most = next_number()
+local CLAIMS_LOOKED_AT = 500
 local found = {}
 
 local function claim(id, text)
@@ -42,7 +43,9 @@ local function pop()
 end
 
 stop_dead_nodes()
-local claimed = redis.call('HGETALL', claims)
+local cursor = redis.call('HGET', run, 'claims_cursor') or 0
+local next_cursor, claimed = unpack(redis.call('HSCAN', claims, cursor, 'COUNT', CLAIMS_LOOKED_AT))
+redis.call('HSET', run, 'claims_cursor', next_cursor)
 for i = 1, #claimed, 2 do
   local owner, text = string.match(claimed[i + 1], '^(%Z*)%z(.*)$')
   if owner == node or not redis.call('ZSCORE', working, owner) then

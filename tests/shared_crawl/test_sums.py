@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared_crawl.sums import SummedStats
+from shared_crawl.sums import MOST_STATS, SummedStats
 
 
 class Evil:
@@ -28,4 +28,12 @@ def test_a_stat_of_the_projects_own_that_is_no_count_is_named_once(
     assert [summed.changed() for _ in range(2)] == [{"item_scraped_count": 3}] * 2
     [line] = caplog.messages
     assert line.startswith("The stat 'retry/count' = ")
-    assert "allowed is an integer" in line
+    assert "allowed are integers" in line
+
+
+def test_of_many_stats_some_are_summed_up(caplog: pytest.LogCaptureFixture) -> None:
+    own = {f"shop/{number}": number for number in range(2 * MOST_STATS)}
+    stats: Any = SimpleNamespace(get_stats=lambda: own)
+    assert len(SummedStats(stats, 1.0, ("shop/",)).changed()) == MOST_STATS
+    [line] = caplog.messages
+    assert line.startswith(f"The stat 'shop/{MOST_STATS}' = ")

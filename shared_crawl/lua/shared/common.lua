@@ -35,6 +35,7 @@ local WOKEN_AT_ONCE = 2 -- nodes
 local PAGE = '1' -- the outcome of a request; '0': neither
 local FAILED = '2'
 local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
+local GIVEN_BACK_AT_ONCE = 250 -- requests of nodes that have died; or all of one
 
 local run_id, ended, previous_run, wall, clock, most_pages, most_of_site, version_of_run = unpack(redis.call(
   'HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'most_pages', 'most_of_site', 'version'))
@@ -84,6 +85,10 @@ local function budget_left(site)
   if most_of_site == 0 then return math.huge end
   local pages, taken_now = unpack(redis.call('HMGET', budgets, site, site .. '\0'))
   return most_of_site - (pages or 0) - (taken_now or 0)
+end
+
+local function has_all_pages(site)
+  return most_of_site > 0 and tonumber(redis.call('HGET', budgets, site) or 0) >= most_of_site
 end
 
 -- Gives a site the last turn if it has none, or has just had one. Without queued requests, or with all its
@@ -142,13 +147,20 @@ local function suspect(place, failures, is_proven)
   end
 end
 
--- The first suspect with this number of failures, of a site that is not skipped and may have more pages.
+-- The first suspect with this number of failures, of a site that is not skipped and may have more pages. Only
+-- some are looked at: so one whose site has all its pages goes to the queue, where it waits for other
+-- budgets.
 local function first_suspect(failures, skip)
-  local most = most_of_site > 0 and -1 or SUSPECTS_LOOKED_AT
-  local found = redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, most)
+  local found =
+    redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, SUSPECTS_LOOKED_AT)
   for _, place in ipairs(found) do
     local site = site_of(place)
-    if not skip[site] and budget_left(site) > 0 then return place end
+    if not skip[site] and budget_left(site) > 0 then
+      return place
+    elseif has_all_pages(site) then
+      redis.call('ZREM', suspects, place)
+      redis.call('ZADD', queue, 0, place)
+    end
   end
 end
 
@@ -220,11 +232,11 @@ local function pages_left()
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
--- A member of `taken` ends with the number of nodes that have failed with the request, one digit, and the time
--- when it was taken (s), 4 bytes: all scores are equal, because members are found by name.
+-- A member of `taken` ends with the number of nodes that have failed with the request, one digit, and the
+-- time when it was taken (s), 4 bytes: all scores are equal, because members are found by name.
 local function take_by(name, place, failures)
-  local time = struct.pack('>I4', math.floor(WALL / 1000))
-  redis.call('ZADD', taken, 0, name .. '\0' .. place .. failures .. time)
+  local taken_at = struct.pack('>I4', math.floor(WALL / 1000))
+  redis.call('ZADD', taken, 0, name .. '\0' .. place .. failures .. taken_at)
 end
 
 local function failures_of(member)
@@ -247,13 +259,25 @@ local function untake(name, place)
   return true
 end
 
+local takers -- the nodes of all taken requests, by place; read once in a call that needs it
+
+local function taker_of(place)
+  if not takers then
+    takers = {}
+    for _, member in ipairs(redis.call('ZRANGE', taken, 0, -1)) do
+      local zero = string.find(member, '\0', 1, true)
+      takers[string.sub(member, zero + 1, -6)] = string.sub(member, 1, zero - 1)
+    end
+  end
+  return takers[place]
+end
+
 -- A node has finished a request after the end of its lease. That counts unless another node was quicker.
 local function untake_from_others(place)
   if redis.call('HEXISTS', requests, place) == 0 then return false end
-  redis.call('ZREM', queue, place)
-  redis.call('ZREM', suspects, place)
-  for _, name in ipairs(redis.call('ZRANGE', working, 0, -1)) do
-    untake(name, place)
+  if redis.call('ZREM', queue, place) + redis.call('ZREM', suspects, place) == 0 then
+    local name = taker_of(place)
+    if name then untake(name, place) end
   end
   return true
 end
@@ -286,7 +310,7 @@ end
 
 -- Ends a node's lease, and gives its unfinished requests back: calls `give_back` with each place, the number
 -- of nodes that have failed with it, and whether it is the only one. In one step, so that a node with taken
--- requests always has a lease. True if it had one.
+-- requests always has a lease. True if it had one; and the number of requests.
 local function stop_working(name, give_back)
   local members = first_of(taken, name)
   for _, member in ipairs(members) do
@@ -294,20 +318,29 @@ local function stop_working(name, give_back)
     untake(name, place)
     give_back(place, failures_of(member), #members == 1)
   end
-  return redis.call('ZREM', working, name) == 1
+  return redis.call('ZREM', working, name) == 1, #members
 end
 
 -- A node that is stopping has left `nodes` before the end of its lease. No request is to blame if it is cut
 -- off while it waits for a slow one.
 local function stop_dead_node(name)
-  stop_working(name, redis.call('ZSCORE', nodes, name) and suspect or put_back)
+  local _, count = stop_working(name, redis.call('ZSCORE', nodes, name) and suspect or put_back)
+  return count
+end
+
+-- Stops nodes until enough is given back for one call. True if all are stopped.
+local function stop_some(names)
+  local left = GIVEN_BACK_AT_ONCE
+  for _, name in ipairs(names) do
+    if left <= 0 then return false end
+    if name ~= node then left = left - 1 - stop_dead_node(name) end
+  end
+  return true
 end
 
 local function stop_dead_nodes()
-  for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
-    if name ~= node then stop_dead_node(name) end
-  end
-  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
+  local are_stopped = stop_some(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE'))
+  if are_stopped then redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now) end
 end
 
 -- Arguments: how many numbers of the node follow, and of each its name and the number.
