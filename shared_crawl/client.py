@@ -23,7 +23,7 @@ from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import Call, Script, run_scripts
 from shared_crawl.counts import Counts, commands_for
 from shared_crawl.identity import other_work
-from shared_crawl.keys import CrawlKeys, site_of
+from shared_crawl.keys import CrawlKeys, index_key, site_of
 from shared_crawl.nodes import CrawlNode, Holdings, nodes_commands
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.sums import NO_STATS
@@ -384,6 +384,7 @@ class CrawlClient:
                 int(new_run),
                 encoded(self.settings.run_name),
                 *budgets,
+                more_keys=() if self.link.server.is_cluster else (index_key(self.settings.prefix),),
                 though_full=False,
             )
         if run == b"ended":
@@ -470,8 +471,8 @@ class CrawlClient:
 
         Raises `RunOverError`, and `WrongTypeError` for a key of another type.
         """
-        keys = self.keys.all if key is None else (*self.keys.all, encoded(key))
-        found, wrong_type = await self._call("take_starts", most, keys=keys)
+        more_keys = () if key is None else (encoded(key),)
+        found, wrong_type = await self._call("take_starts", most, more_keys=more_keys)
         if wrong_type:
             raise WrongTypeError(wrong_type.decode())
         return list(zip(*[iter(found)] * 2, strict=True))
@@ -565,10 +566,10 @@ class CrawlClient:
         self,
         name: str,
         *arguments: Any,
-        keys: tuple[bytes, ...] | None = None,
+        more_keys: tuple[bytes, ...] = (),
         though_full: bool = True,
     ) -> Any:
-        keys = keys or self.keys.all
+        keys = (*self.keys.all, *more_keys)
         settings = self.settings
         packed = (
             VERSION,

@@ -12,15 +12,19 @@ from scrapy.settings import BaseSettings
 
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.protocol import batches
 from shared_crawl.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
 from shared_crawl.codec import StartEncoder
 from shared_crawl.counts import Counts, commands_for
-from shared_crawl.keys import CrawlKeys
+from shared_crawl.keys import CrawlKeys, index_key
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.starts import stripped
 
 CRAWLS_PER_CALL = 100  # counted in one round trip
 ADDED_PER_CALL = 500  # requests
+KEYS_PER_CALL = 200  # added to the index in one command
+INDEX_KEPT_MS = 8 * 86_400_000  # so it has ended crawls for no longer
+BEGUN, COMPLETE = b"\0begun", b"\0complete"  # in the index
 
 
 class Crawls:
@@ -48,13 +52,14 @@ class Crawls:
         return self._settings.prefix
 
     async def survey(self) -> dict[str, Counts]:
-        """All crawls, by name. Only reads, but looks at all keys of the server."""
+        """All crawls, by name. Changes nothing but their index on the server. Without it, and
+        always in a cluster, this looks at all keys.
+        """
         found: dict[str, Counts] = {}
         async with aclosing(self._server.each_master()) as masters:
             async for connection in masters:
                 names = await self._names(connection)
-                for first in range(0, len(names), CRAWLS_PER_CALL):
-                    some = names[first : first + CRAWLS_PER_CALL]
+                for some in batches(names, CRAWLS_PER_CALL):
                     found.update(await self._counts_of(connection, some))
         return {name: found[name] for name in sorted(found) if found[name].exists}
 
@@ -118,13 +123,38 @@ class Crawls:
         return found
 
     async def _names(self, connection: Connection) -> list[str]:
-        """The names of the crawls with keys on this master."""
+        """The names of the crawls with keys on this master, and of some that had one."""
         head, tail = b"{%b:" % encoded(self.prefix), b"}:run"
+        keys = await self._listed(connection)
+        if keys is None:
+            keys = await connection.scan(head, tail)
+            await self._index(connection, [*keys, COMPLETE])
         names = []
-        for key in await connection.scan(head, tail):
+        for key in keys:
             with suppress(UnicodeDecodeError):  # not ours
                 names.append(key[len(head) : -len(tail)].decode("utf-8", "surrogatepass"))
         return names
+
+    async def _listed(self, connection: Connection) -> set[bytes] | None:
+        """The keys in the index; None: it lacks some. Then it is begun, so that it gets those of
+        the crawls that begin from now on.
+        """
+        if self._server.is_cluster:
+            return None
+        listed = await connection.scan_set(index_key(self.prefix))
+        if COMPLETE in listed:
+            return listed - {COMPLETE, BEGUN}
+        await self._index(connection, [BEGUN])
+        return None
+
+    async def _index(self, connection: Connection, members: Sequence[bytes]) -> None:
+        """Add to the index. Who may only read cannot, and looks at all keys each time."""
+        if self._server.is_cluster:
+            return
+        key = index_key(self.prefix)
+        for some in batches(members, KEYS_PER_CALL):
+            await connection.call([("ZADD", key, *itertools.chain(*((0, each) for each in some)))])
+        await connection.call([("PEXPIRE", key, INDEX_KEPT_MS)])
 
 
 def _is_of_another_type(reply: object) -> bool:

@@ -56,6 +56,13 @@ class CrawlKeys:
         return f"{{{self.hash_tag}}}"
 
 
+def index_key(prefix: str) -> bytes:
+    """The name of the sorted set of all crawls' `run` keys, for those who look. A server that is no
+    cluster has one from the first look on.
+    """
+    return CrawlKeys(prefix, "").key("index")
+
+
 class Places:
     """Makes places for this process's new requests: unique names, in the order of a site's queue.
 

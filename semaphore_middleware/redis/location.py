@@ -102,7 +102,8 @@ class Server:
             own = replace(self._connector, options=for_sentinels)
             self._sentinels = Sentinels(parts.addresses, parts.service, own)
         self._cluster = Cluster(parts.addresses, Keys(prefix).epoch, self._connector)
-        self._is_cluster = parts.kind == "cluster"
+        self.is_cluster = parts.kind == "cluster"
+        """Known for sure after the first `connect`."""
 
     def __str__(self) -> str:
         return self._parts.name
@@ -116,7 +117,7 @@ class Server:
             return await self._connect_to(
                 Target(address, name, self._parts.database, was_found=True, is_replaced=is_replaced)
             )
-        if not self._is_cluster:
+        if not self.is_cluster:
             address = self._parts.addresses[0]
             target = Target(
                 address,
@@ -129,7 +130,7 @@ class Server:
             except ClusterNodeError:
                 if address.path:  # the others are elsewhere
                     raise
-                self._is_cluster = True
+                self.is_cluster = True
         owner, _ = await self._cluster.find()
         return await self._connect_to_node(owner)
 
@@ -159,7 +160,7 @@ class Server:
         """
         connection = await self.connect()
         others: list[Address] = []
-        if self._is_cluster:
+        if self.is_cluster:
             _, masters = await self._cluster.find()
             others = [address for address in masters if address != connection.address]
         while True:

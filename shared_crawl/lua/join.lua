@@ -1,5 +1,5 @@
 -- Joins the crawl's run, or begins one. The node works from now on.
--- KEYS: see shared/common.lua.
+-- KEYS: see shared/common.lua; then, but in a cluster, the index of all crawls, see `Crawls`.
 -- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing
 -- from a caller that takes no requests; 1 if the run is to begin though the last one has ended; the name of
 -- the run, or nothing for any; the node's budgets, see shared/common.lua.
@@ -138,6 +138,8 @@ end
 renew_presence()
 renew_lease()
 sum_stats()
+local index = KEYS[#KEYS]
+if index ~= stats and redis.call('EXISTS', index) == 1 then redis.call('ZADD', index, 0, run) end
 local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
 local was_stopped = goes_on and not has_nodes
 return {

@@ -109,6 +109,24 @@ def test_who_has_taken_what_is_shown(server: RedisServer, client: Redis) -> None
     assert told["taken_by"][2]["oldest"] == "http://a/0"
 
 
+def test_all_keys_of_the_server_are_looked_at_once(server: RedisServer, client: Redis) -> None:
+    def shown() -> list[str]:
+        return [line.split()[0] for line in ran(server, "status").lines[1:]]
+
+    node(client, "one", crawl="books")
+    index = b"{crawl:}:index"
+    assert not client.exists(index), "nobody looks"
+    assert shown() == ["books"]
+    looks = server.calls("scan")
+    node(client, "one", crawl="films")
+    assert shown() == ["books", "films"]
+    assert server.calls("scan") == looks
+    assert client.ttl(index) > 0
+    client.delete(index)
+    assert shown() == ["books", "films"]
+    assert server.calls("scan") > looks
+
+
 def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis) -> None:
     one = node(client, "one", crawl="books")
     for each, number in ((one, 1200), (node(client, "two", crawl="books"), 34)):

@@ -48,4 +48,4 @@ async def test_the_documented_rights_are_enough(client: Redis) -> None:
     await crawl.join()
     await crawl.link.close()
     with pytest.raises(ServerRefusedError, match="zcard"):
-        await Crawls(CrawlSettings(user(client, "+scan", "-zcard"))).survey()
+        await Crawls(CrawlSettings(user(client, "+scan", "+zscan", "-zcard"))).survey()
