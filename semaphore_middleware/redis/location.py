@@ -138,7 +138,7 @@ class Server:
     def is_one_name(self) -> bool:
         """Whether the URL names one host, which every connection is to lead to."""
         path = self._parts.addresses[0].path
-        return not (path or self._is_cluster or self._sentinels is not None)
+        return not (path or self.is_cluster or self._sentinels is not None)
 
     async def _has_moved(self, connection: Connection) -> bool:
         """Whether the name leads elsewhere by now, and to another server. Raises `OSError`."""
