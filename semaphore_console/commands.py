@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,8 @@ async def _serve_permits(settings: BaseSettings, options: argparse.Namespace, po
 
 def _check_unused(path: str) -> None:
     """Raise `CommandError` if a process listens there: asyncio would take the path from it."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise CommandError("--socket: Windows has no Unix sockets", Status.WRONG)
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(path)
@@ -144,8 +146,9 @@ GATE = Verb(
 def _ended() -> asyncio.Event:
     """An event of the running loop, set by Ctrl-C and SIGTERM."""
     end = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    with suppress(NotImplementedError):  # on Windows, Ctrl-C cancels the task
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end.set)
     return end
 
 

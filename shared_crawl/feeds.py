@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from stat import S_ISREG
@@ -14,6 +13,11 @@ from scrapy.settings import BaseSettings
 
 from semaphore_middleware import ServerUnreachableError
 from shared_crawl.engine import CrawlEngine
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where no feed is locked
+    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +62,7 @@ class Feeds:
     def _lock(self, file: IO[bytes]) -> None:
         """Warn if another process has the same file."""
         try:
-            if S_ISREG(os.fstat(file.fileno()).st_mode):
+            if fcntl is not None and S_ISREG(os.fstat(file.fileno()).st_mode):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             logger.warning(

@@ -368,6 +368,6 @@ def user_at_host() -> str:
     """The user of this process and this machine's name, for `Rule.by`."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
+    except (ImportError, KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid()) if hasattr(os, "getuid") else "somebody"
     return f"{user}@{socket.gethostname()}"

@@ -207,4 +207,5 @@ def _start_anew_in_child() -> None:
         semaphore._start_anew()
 
 
-os.register_at_fork(after_in_child=_start_anew_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_start_anew_in_child)

