@@ -37,6 +37,7 @@ from semaphore_middleware.core.observer import (
     Observer,
     PermitGranted,
     PermitLost,
+    ProcessStalled,
     Reconnected,
     RoundTrip,
     SiteWalled,
@@ -185,7 +186,7 @@ class Metrics(Observer):
     there, all in one step: the gauges show one moment, and cost nothing between two visits.
     """
 
-    kinds = (PermitGranted, RoundTrip, *COUNTERS)
+    kinds = (PermitGranted, ProcessStalled, RoundTrip, *COUNTERS)
 
     def __init__(self, options: NodeOptions, _server: Server) -> None:
         assert options.metrics is not None, "its option is on"
@@ -218,6 +219,11 @@ class Metrics(Observer):
             "server_round_trip_seconds",
             "From sending a call to the server to its answer.",
             buckets=ROUND_TRIP_BUCKETS_S,
+            **common,
+        )
+        self._stalls = Counter(
+            "loop_stall_seconds",
+            "For how long the event loop was blocked, or the process stopped, in long stalls.",
             **common,
         )
         self._node_info = Info("node", "This node's name elsewhere.", **common)
@@ -277,6 +283,8 @@ class Metrics(Observer):
                 self._limits[label] = limit_shown(event.limit)
         elif isinstance(event, RoundTrip):
             self._round_trips.observe(event.seconds)
+        elif isinstance(event, ProcessStalled):
+            self._stalls.inc(event.seconds)
         elif kind in self._counters:
             self._counters[kind].inc()
 
@@ -306,6 +314,7 @@ class Metrics(Observer):
             self._waits,
             *self._counters.values(),
             self._round_trips,
+            self._stalls,
             self._node_info,
         ):
             for family in metric.collect():

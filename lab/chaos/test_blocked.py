@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 LEASE_S = 1.0  # the test waits for the end of one
-BLOCKED_S = 2.0
-BLOCKED = Path("blocked")  # in the process's directory: that it stands still
+STOPPED = Path("stopped")  # in the process's directory: that it stands still
 
 
-class Blocking(HTTP11DownloadHandler):
+class Stopping(HTTP11DownloadHandler):
     """Lets the process stand still when a request is written, and its bytes are not yet sent."""
 
     async def download_request(self, request: Request) -> Response:
@@ -34,9 +34,9 @@ class Blocking(HTTP11DownloadHandler):
 
 def stand_still() -> None:
     """Once."""
-    if not BLOCKED.exists():
-        BLOCKED.touch()
-        time.sleep(BLOCKED_S)
+    if not STOPPED.exists():
+        STOPPED.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.slow
@@ -49,15 +49,16 @@ async def test_a_request_sent_as_its_process_wakes_is_ended(
         "SEMAPHORE_REDIS_URL": server.url,
         "SEMAPHORE_LEASE": LEASE_S,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
-        "DOWNLOAD_HANDLERS": {"http": f"{__name__}.{Blocking.__name__}"},
+        "DOWNLOAD_HANDLERS": {"http": f"{__name__}.{Stopping.__name__}"},
     }
     async with (
         scrapy(tmp_path, *requests, **ADD_ON, **settings) as crawl,
         FairSemaphore(server.url, lease=LEASE_S) as other,
     ):
-        await eventually(lambda: asyncio.to_thread((tmp_path / BLOCKED).exists))
+        await eventually(lambda: asyncio.to_thread((tmp_path / STOPPED).exists))
         permit = await other.acquire("127.0.0.1", 1)
         assert site.arrivals == ["/page/connects"]
+        crawl.send(signal.SIGCONT)
         await site.until(lambda: len(site.arrivals) == 2)
         await site.until(lambda: not site.now)
         permit.release()

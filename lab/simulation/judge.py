@@ -12,12 +12,14 @@ from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.model.lease import GRACE, RENEWAL, STEP
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.keeper import BEAT, LATE
 
 if TYPE_CHECKING:
     from lab.simulation.faults import Misfortune
     from lab.simulation.plan import Job, Plan
     from lab.simulation.run import Node
     from lab.simulation.world import World
+    from semaphore_middleware.core.session import Session
 
 ROUNDING_S = 1e-6
 SERVER_ROUNDING_S = 0.001 + ROUNDING_S  # it counts in whole milliseconds
@@ -95,6 +97,14 @@ class Judge:
         """The server has granted permits to a node."""
         self.server_granted_at[scope, node] = self.world.now
         self.note("server", f"grants {scope} to {node[:4]}, {permits}")
+
+    def check_blocked(self, scope: str, node: Node, session: Session) -> None:
+        """A node that cannot use a permit is granted none, once its keeper has reported that."""
+        host, account = node.host, session.outbox.accounts.get(scope)
+        is_known = self.world.now > host.blocked_at + (LATE + BEAT) * self.plan.lease
+        is_kept = self.plan.theme == "safe" and account is not None and account.held
+        if host.is_frozen and is_known and is_kept:
+            self.violate(f"BLOCKED {scope}: {node.name} is granted a permit")
 
     def on_grant(self, node: Node, permit: Permit, is_handed_on: bool) -> None:
         """A node has given a permit to one of its requests."""
@@ -188,6 +198,7 @@ class Judge:
             return host.is_frozen or is_ending
         if not (host.is_frozen or host.thawed_at == self.world.now):
             return False
+        permit._account.is_over(math.inf)  # looks what the keeper has renewed
         rest = (1 - GRACE) * self.plan.lease
         if any(
             self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at

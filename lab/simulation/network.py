@@ -65,7 +65,11 @@ class Network:
     _links: dict[Host, Link] = field(default_factory=dict)
 
     def link(self, host: Host) -> Link:
-        return self._links.setdefault(host, Link())
+        if host not in self._links:
+            self._links[host] = Link()
+            if host.keeper is not None:
+                self._links[host.keeper] = self._links[host]
+        return self._links[host]
 
     def cut(self, host: Host, out: bool, back: bool) -> None:
         """Cut a host off, one way or both, until `mend`."""
@@ -89,7 +93,7 @@ class Network:
     def break_all(self, host: Host | None = None) -> None:
         """Break all connections, or those of one host."""
         for wire in list(self._wires):
-            if host is None or wire.machine is host:
+            if host is None or wire.machine in (host, host.keeper):
                 self.break_one(wire)
 
     def break_one(self, wire: Wire) -> None:
@@ -195,7 +199,9 @@ class Wire:
     """A connection of a host, with the part of redis-py's class that `Connection` uses."""
 
     def __init__(self, network: Network, machine: Host, **_: Any) -> None:
-        self.machine = machine
+        at_work = asyncio.get_running_loop()
+        keeper = machine.keeper
+        self.machine = keeper if keeper and keeper.loop is at_work else machine
         self.is_connected = False
         self.is_gone = False  # at the server's end
         self.is_dead = False  # it carries nothing more to the server

@@ -173,8 +173,13 @@ def plan_for(seed: int) -> Plan:
         return _walled(seed, others)
     if others.random() < 0.01:
         return _metered(seed, others)
+    if others.random() < 0.03:
+        return _busy(seed, others)
+    is_busy = others.random() < 0.3
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     plan = draw(seed, random)
+    if is_busy:
+        plan = replace(plan, faults=tuple(map(_as_block, plan.faults)))
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
     if random.random() < 0.01:
         return _shared(seed, random)
@@ -214,6 +219,36 @@ def _storm(name: str, seed: int, random: Random) -> Plan:
         is_evicting=name == "evicting",
         theme=name,
     )
+
+
+def _busy(seed: int, random: Random) -> Plan:
+    """Nodes whose callbacks block their loops, and nothing else: no permit is lost."""
+    lease = random.choice((2.0, 6.0))
+    nodes = random.choice((2, 3))
+    theme = Theme(
+        ("block",),
+        between=(0.2, 1.5),
+        seconds=(0.2, 0.5, 1.0, 1.75, 4.0, 6.0),
+        holds=MIXED,
+        pauses=(0.0, 0.0, 0.02, 0.2),
+        length=12.0,
+    )
+    return Plan(
+        seed,
+        "storm",
+        lease,
+        turn=random.choice((0.0, 0.1, 0.5)),
+        nodes=nodes,
+        limits={"a.com": random.choice((Limit(1), Limit(2), Limit(2, delay=0.3)))},
+        workers=_workers(random, theme, nodes, lease, 0.0),
+        faults=_faults(random, theme, nodes, lease),
+        theme="safe",
+    )
+
+
+def _as_block(fault: Fault) -> Fault:
+    """A node whose loop alone stands still."""
+    return replace(fault, kind="block") if fault.kind == "freeze" else fault
 
 
 def _calm(seed: int, random: Random) -> Plan:

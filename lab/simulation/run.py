@@ -40,6 +40,7 @@ from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.redis.calls import pack_begin
+from semaphore_middleware.redis.keeper import Heartbeat
 from semaphore_middleware.redis.keys import COMPLETE, Keys
 from semaphore_middleware.redis.location import Server as Location
 from semaphore_middleware.redis.protocol import RECORDS, VERSION, pack_head
@@ -109,6 +110,24 @@ class Witness(Observer):
             self._judge.violate(f"REFUSED {self._node.name}: what it says makes no sense")
 
 
+class Keeper:
+    """The thread of a node's process that renews leases while the node's loop is blocked."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.clock = host.loop.time
+        self._work: dict[Heartbeat, asyncio.Task[None]] = {}
+
+    def add(self, heartbeat: Heartbeat) -> None:
+        self._work[heartbeat] = self._host.spawn(heartbeat.keep())
+
+    async def remove(self, heartbeat: Heartbeat) -> None:
+        self._work.pop(heartbeat).cancel()
+
+    def is_news(self, *_: object) -> bool:
+        return False  # no thread of this process is blocked
+
+
 class Node:
     """One node's process, and its requests."""
 
@@ -116,7 +135,7 @@ class Node:
         self.number = number
         self.name = name
         self.clock_ahead = run.random.uniform(0.0, 1e4)
-        self.host = Host(run.world, name, self.clock_ahead)
+        self.host = Host(run.world, name, self.clock_ahead, has_keeper=True)
         self.is_open = False
         self.semaphore = Semaphore(
             run.network,
@@ -130,6 +149,8 @@ class Node:
             history=HISTORY_S,
             observers=[Witness(run.judge, self)],
         )
+        assert self.host.keeper is not None
+        self.semaphore._keeper = Keeper(self.host.keeper)  # type: ignore[assignment]
         self._run = run
         self._judge = run.judge
         self._turning = asyncio.Lock()
@@ -323,7 +344,11 @@ class Run:
         self.judge.violate(f"SCRIPT {text}")
 
     def _on_grant(self, key: bytes, node: bytes, _: int, first: int, last: int) -> None:
-        self.judge.on_server_grant(KEYS.scope_of(key), node.decode(), f"no. {first}-{last}")
+        scope = KEYS.scope_of(key)
+        self.judge.on_server_grant(scope, node.decode(), f"no. {first}-{last}")
+        for one in self.nodes:
+            if one.semaphore.node == node.decode() and one.semaphore._session:
+                self.judge.check_blocked(scope, one, one.semaphore._session)
 
     def _watch(self) -> None:
         """Look at all that holds at any time, again and again."""
@@ -381,7 +406,8 @@ class Run:
         self._check_keys()
         for node in self.nodes:
             session = node.semaphore._session
-            timers = node.host.loop.left
+            assert node.host.keeper is not None
+            timers = node.host.loop.left + node.host.keeper.loop.left
             if not node.host.is_dead and (session is not None or timers):
                 self.judge.violate(f"LEFT in {node.name}: {session}, {timers}")
         if not self.faults.losses_at:
@@ -575,6 +601,13 @@ class Run:
         if node is None:
             return None
         node.host.freeze()
+        return node.host.thaw
+
+    def _block(self, fault: Fault) -> End | None:
+        node = self._node(fault.node)
+        if node is None:
+            return None
+        node.host.block()
         return node.host.thaw
 
     def _kill(self, fault: Fault) -> End | None:

@@ -67,14 +67,19 @@ class World:
 
 
 class Host:
-    """A machine with one process. `loop` runs in simulated time, by a clock of its own."""
+    """A machine with one process. `loop` runs in simulated time, by a clock of its own. The loop of
+    its `keeper`, a thread beside it, goes on while `loop` is blocked.
+    """
 
-    def __init__(self, world: World, name: str, clock_ahead: float = 0.0) -> None:
+    def __init__(
+        self, world: World, name: str, clock_ahead: float = 0.0, has_keeper: bool = False
+    ) -> None:
         self.world = world
         self.name = name
         self.loop = _Loop(world, clock_ahead)
+        self.keeper = Host(world, f"keeper of {name}", clock_ahead) if has_keeper else None
         self.is_frozen = False
-        self.thawed_at = -math.inf
+        self.thawed_at = self.blocked_at = -math.inf
         self.is_dead = False
         self.errors: list[str] = []
         self.loop.set_exception_handler(self._on_error)
@@ -85,16 +90,27 @@ class Host:
         return self.loop.create_task(work)
 
     def freeze(self) -> None:
+        self.block()
+        if self.keeper is not None:
+            self.keeper.freeze()
+
+    def block(self) -> None:
+        """Let its loop stand still, and nothing else."""
         self.is_frozen = True
+        self.blocked_at = self.world.now
 
     def thaw(self) -> None:
         self.is_frozen = False
         self.thawed_at = self.world.now
+        if self.keeper is not None:
+            self.keeper.thaw()
 
     def kill(self) -> None:
         """End the process: nothing of it runs any more."""
         self.is_dead = True
         self.world.bury(self)
+        if self.keeper is not None:
+            self.keeper.kill()
 
     def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         message = str(context.get("message"))

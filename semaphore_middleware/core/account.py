@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Protocol
 
 from semaphore_middleware.core.failures import Failures
+from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.line import Line
 from semaphore_middleware.core.observer import (
     BackoffStarted,
@@ -59,9 +60,12 @@ class Desk(Protocol):
     """This node's name."""
     turn: float
     """Seconds for which a permit may serve further requests; 0: it serves one only."""
-    grace: float
-    """Seconds from sending a statement to the deadline that its reply sets."""
     backoff: Backoff
+    handover: Handover
+
+    @property
+    def grace(self) -> float:
+        """Seconds from sending a statement to the deadline that its reply sets."""
 
     def now(self) -> float:
         """The loop's clock."""
@@ -340,7 +344,7 @@ class Account:
     def _may_hand_on(self, now: float) -> bool:
         """True if a permit may go from request to request: not where each start counts."""
         is_free = not (self.starts_count or self._is_draining or self._failures.are_many)
-        return is_free and now < self.deadline
+        return is_free and (now < self.deadline or not self.is_over(now))
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None
@@ -673,6 +677,7 @@ class Account:
         if new <= 0:
             return  # a message or an earlier reply has granted them
         self._counts.granted = granted
+        self._desk.handover.note_granted(self.scope, granted)
         turn_end = self._turn_end(now)
         for _ in range(min(new, self._wanted(now))):
             self._start(self._line.pop(), turn_end, now)
@@ -697,9 +702,16 @@ class Account:
 
     def end_if_over(self, now: float) -> None:
         """At the deadline all permits are lost. Called before any message is applied or sent."""
-        if now >= self.deadline:
+        if now >= self.deadline and self.is_over(now):
             self.lose_all()
             self._ask_anew()
+
+    def is_over(self, now: float) -> bool:
+        """True if the lease may be over, whatever the keeper has renewed."""
+        if now >= self.deadline:
+            kept_until = self._desk.handover.kept_until(self.scope, self._counts.term)
+            self.deadline = max(self.deadline, kept_until)
+        return now >= self.deadline
 
     def _ask_anew(self) -> None:
         """Ask under the new term, once all transfers of the old one have ended."""

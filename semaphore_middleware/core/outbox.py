@@ -8,7 +8,6 @@ costs more than what it carries.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from itertools import count, islice
 from typing import TypeAlias
 
 from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.turns import common_turn_end
@@ -27,8 +27,6 @@ from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.redis.calls import UnpackableError
 from semaphore_middleware.redis.protocol import Reply, Statement
-
-logger = logging.getLogger(__name__)
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
@@ -73,13 +71,13 @@ class Timers:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
-    def pop_due(self, now: float) -> list[tuple[float, Purpose]]:
-        """Remove all times up to now, and return them with their purposes, in order."""
-        due: list[tuple[float, Purpose]] = []
+    def pop_due(self, now: float) -> list[Purpose]:
+        """Remove all times up to now, and return their purposes, in order."""
+        due: list[Purpose] = []
         while self.next_time <= now:
-            time, _, purpose = heappop(self._heap)
+            _, _, purpose = heappop(self._heap)
             del self.times[purpose]
-            due.append((time, purpose))
+            due.append(purpose)
         return due
 
     def _is_valid(self, entry: tuple[float, int, Purpose]) -> bool:
@@ -122,8 +120,6 @@ class Outbox:
         self._lease = options.lease
         self.turn = options.turn
         self.backoff = options.backoff
-        self.grace = GRACE * options.lease
-        """Seconds from sending a statement to the deadline that its reply sets."""
         self.emit = observers.emit
         self.now = loop.time
         self._loop = loop  # that of the permits
@@ -140,11 +136,18 @@ class Outbox:
         self._asked_at = -math.inf
         self._request_interval = 1.0  # seconds between two requests, on average
         self._is_draining = False
+        self.handover = Handover()
+        """Between this node's event loop and its keeper."""
 
     def __str__(self) -> str:
         held = sum(len(account.held) for account in self.accounts.values())
         waiting = sum(len(account.waiting) for account in self.accounts.values())
         return f"{held} held, {waiting} waiting"
+
+    @property
+    def grace(self) -> float:
+        """Seconds from sending a statement to the deadline that its reply sets."""
+        return GRACE * self._lease
 
     def permits(self) -> Iterator[Permit]:
         """All permits of this node, held or waited for."""
@@ -253,9 +256,11 @@ class Outbox:
         if self._due:
             self._wake()
         sent = self.now()
-        statements = [
-            statement for account in accounts for statement in account.pending_statements(sent)
-        ]
+        statements: list[Statement] = []
+        for account in accounts:
+            if own := account.pending_statements(sent):
+                self.handover.note_sent(account.scope, own)
+                statements += own
         if statements and DEADLINES not in self._timers.times:
             self._set_timer(DEADLINES, sent + self.grace)
         return OutgoingCall(accounts, statements, look, sent)
@@ -286,6 +291,7 @@ class Outbox:
             is_known = self.accounts.get(account.scope) is account
             if is_known and account.is_forgettable:
                 del self.accounts[account.scope]
+                self.handover.forget(account.scope)
                 self._timers.drop(account)
                 self.emit(ScopeLeft, account.scope)
 
@@ -299,7 +305,7 @@ class Outbox:
 
     def on_time(self) -> float:
         """Run all due timers, and return the time of the next one; infinite if there is none."""
-        for time, purpose in self._timers.pop_due(self.now()):
+        for purpose in self._timers.pop_due(self.now()):
             if isinstance(purpose, Account):
                 if purpose.waiting:
                     self.send(purpose, True)
@@ -308,7 +314,7 @@ class Outbox:
             elif purpose == TURNS:
                 self._end_turns()
             elif purpose == RENEWAL_OF_ALL:
-                self._renew(late=self.now() - time)
+                self._renew()
             else:
                 self._check_deadlines()
         return self._timers.next_time
@@ -319,19 +325,17 @@ class Outbox:
         for account in accounts:
             account.end_turns()
 
-    def _renew(self, late: float) -> None:
-        if late > RENEWAL * self._lease:
-            self.emit(ProcessStalled, late)
-            logger.warning(
-                "This process stood still for %.1f s and could not renew its permits, which end "
-                "after %.1f s. Does a callback compute for long, does the machine swap, or was it "
-                "suspended?",
-                late,
-                self._lease,
-            )
+    def _renew(self) -> None:
         if self.accounts:
             self.send_all(look=True)
             self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
+
+    def on_stall(self, seconds: float) -> None:
+        """The event loop was blocked, or the process stopped. Everything is sent again: the keeper
+        has taken back what waits.
+        """
+        self.emit(ProcessStalled, seconds)
+        self.send_all(look=True)
 
     def _check_deadlines(self) -> None:
         """End accounts past their deadlines, and set the timer for the next deadline."""

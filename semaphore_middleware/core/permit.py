@@ -34,7 +34,9 @@ class Holder(Protocol):
     """A permit's view of its account."""
 
     deadline: float
-    """Until then, on the loop's clock, the lease cannot be over."""
+    """Until then, on the loop's clock, the lease cannot be over; or for longer, if the keeper has
+    renewed it.
+    """
     answered_at: float
     """When the newest request known to have succeeded began, on any node."""
 
@@ -45,6 +47,9 @@ class Holder(Protocol):
     @property
     def starts_count(self) -> bool:
         """True if requests are to begin soon after the grant."""
+
+    def is_over(self, now: float) -> bool:
+        """True if the lease may be over."""
 
     def begin(self, permit: Permit) -> None:
         """The request with this permit begins."""
@@ -293,7 +298,7 @@ class Permit:
         """Raises `PermitLostError` if nothing may begin under this permit."""
         if self._error is not None:
             raise self._error
-        if self._loop.time() >= self._deadline:
+        if self._account.is_over(self._loop.time()):
             # A process that was stopped may come here before the timer of the deadline runs.
             raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
 

@@ -33,6 +33,7 @@ from semaphore_middleware.model.validation import check_priority, check_timeout,
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Recovery, Store
 from semaphore_middleware.redis.environment import default_node, machine, url_from_environment
+from semaphore_middleware.redis.keeper import KEEPER, Keeper
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
@@ -112,6 +113,7 @@ class FairSemaphore:
         self._link: Link | None = None
         self._session: Session | None = None
         self._admin: Admin | None = None
+        self._keeper: Keeper | None = KEEPER
 
     def __repr__(self) -> str:
         state = str(self._session) if self._session else "closed"
@@ -145,7 +147,7 @@ class FairSemaphore:
             keys = Keys(options.prefix)
             recovery = Recovery(keys, options, self._note_loss)
             store = Store(keys, self.node, self._machine, options, recovery)
-            session = Session(server, store, options, self._observers)
+            session = Session(server, store, options, self._observers, self._keeper)
             self._link = session.link
             await session.start(wait)
             self.emit(NodeJoined)

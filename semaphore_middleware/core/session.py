@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from semaphore_middleware.core.cache import Cache
@@ -19,10 +21,13 @@ from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.calls import Store, UnpackableError
 from semaphore_middleware.redis.connection import CallTimeoutError, Connection
+from semaphore_middleware.redis.keeper import Heartbeat, Keeper
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link, Subscription
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Notification
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -33,7 +38,12 @@ class Session:
     """
 
     def __init__(
-        self, server: Server, store: Store, options: NodeOptions, observers: Observers
+        self,
+        server: Server,
+        store: Store,
+        options: NodeOptions,
+        observers: Observers,
+        keeper: Keeper | None = None,
     ) -> None:
         self.link = Link(server, self._state_while_away)
         """For calls; the subscription has its own."""
@@ -62,6 +72,16 @@ class Session:
             f"some permits come up to {period:g} s late",
         )
         self._caller: asyncio.Task[None] | None = None
+        self._heartbeat = Heartbeat(
+            keeper,
+            self.link,
+            options.lease,
+            self._repeat,
+            lambda: bool(self.outbox.accounts),
+            self._on_stall,
+        )
+        self._lease = options.lease
+        self._ended_terms: set[tuple[str, int]] = set()  # by scope, in the keeper's thread
 
     def __str__(self) -> str:
         return str(self.outbox)
@@ -79,12 +99,15 @@ class Session:
             await self.link.close()
             raise
         self._epoch = self._recovery.epoch
+        self.outbox.handover.begin_epoch(self._epoch)
         self._caller = asyncio.create_task(self._serve())
         self._subscription.start()
+        self._heartbeat.start()
 
     async def stop(self, until: float) -> None:
         """Give everything back, until a time on the loop's clock at the latest, and disconnect."""
         try:
+            await self._heartbeat.stop()
             self.outbox.give_all_back()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
@@ -185,6 +208,7 @@ class Session:
         left it at a server that is no longer in use.
         """
         self._epoch = self._recovery.epoch
+        self.outbox.handover.begin_epoch(self._epoch)
         for account in self.outbox.accounts.values():
             account.on_new_epoch()
         self.outbox.send_all()
@@ -223,6 +247,41 @@ class Session:
                 account.on_down(down_for / 1000)
             case "walled", (walled_for, status):
                 account.on_walled(walled_for / 1000, status)
+
+    # While the loop is blocked -----------------------------------------------------------------
+
+    async def _repeat(self, connect: Callable[[], Awaitable[Connection]]) -> bool:
+        """Renew what is held, by what was sent last, in the keeper's thread. A deadline is moved
+        only for an account that is still there.
+        """
+        epoch, statements = self.outbox.handover.to_repeat()
+        statements = [one for one in statements if (one.scope, one.term) not in self._ended_terms]
+        if not statements:
+            return False
+        connection = await connect()
+        until = self._heartbeat.now() + self.outbox.grace
+        replies = await self._store.repeat(connection, epoch, statements)
+        if replies is None:
+            return False
+        terms = {(one.statement.scope, one.statement.term): one.status for one in replies}
+        self._ended_terms.update(key for key, status in terms.items() if status != "ok")
+        self.outbox.handover.kept = {
+            scope: (term, until) for (scope, term), status in terms.items() if status == "ok"
+        }
+        return bool(self.outbox.handover.kept)
+
+    def _on_stall(self, seconds: float, was_named: bool) -> None:
+        if not self.outbox.accounts:
+            return
+        if not was_named:
+            logger.warning(
+                "This process stood still for %.1f s and could not renew its permits, which end "
+                "after %.1f s. Does the machine swap, was it suspended, or does a callback compute "
+                "in C for long?",
+                seconds,
+                self._lease,
+            )
+        self.outbox.on_stall(seconds)
 
     async def _join(self) -> None:
         """At the start: check that nothing is missing, and join the epoch."""

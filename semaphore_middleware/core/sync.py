@@ -46,6 +46,7 @@ class SyncSemaphore:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self._semaphore = FairSemaphore(url, **options)
+        self._semaphore._keeper = None  # nobody's callback blocks the loop of our thread
         self._is_closed = False
         self._start_anew()
         _semaphores.add(self)

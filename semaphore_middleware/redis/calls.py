@@ -275,7 +275,7 @@ class Store:
         calls = list(batches(statements, STATEMENTS_PER_CALL))
         known_epoch = self.recovery.epoch
         sent = asyncio.get_running_loop().time()
-        packed = [self._pack(call, sent - self._heard_at) for call in calls]
+        packed = [self._pack(call, sent - self._heard_at, known_epoch) for call in calls]
         if look:
             connection.look_for_master()
             told = await told_to_scripts(connection)
@@ -302,6 +302,26 @@ class Store:
                 self._log_problem(reply)
         return replies
 
+    async def repeat(
+        self, connection: Connection, epoch: bytes, statements: Sequence[Statement]
+    ) -> list[Reply] | None:
+        """Send statements of this epoch again, without a note of anything: from another thread.
+
+        None if the server is in another epoch. Raises `ServerUnreachableError`.
+        """
+        calls = list(batches(statements, STATEMENTS_PER_CALL))
+        evicted = connection.facts.get("evicted_keys")
+        results = await run_scripts(connection, [self._pack(call, 0.0, epoch) for call in calls])
+        if connection.may_evict:
+            await told_to_scripts(connection)
+        has_evicted = connection.facts.get("evicted_keys") != evicted
+        if has_evicted or any(result == [b"epoch"] for result in results):
+            return None
+        replies: list[Reply] = []
+        for call, (*of_call, _) in zip(calls, results, strict=True):
+            replies += map(Reply.read, call, of_call)
+        return replies
+
     def _log_problem(self, reply: Reply) -> None:
         """Log a problem with the server's data of a scope, once."""
         scope, problem = reply.statement.scope, reply.problem
@@ -313,11 +333,11 @@ class Store:
             problem = f"{keys} cannot be read: {problem}. No permit is granted until it is deleted"
         logger.error("%s: %s. Other sites are served.", scope, problem)
 
-    def _pack(self, call: Sequence[Statement], silent: float) -> Call:
+    def _pack(self, call: Sequence[Statement], silent: float, epoch: bytes) -> Call:
         keys = [*self._keys.of_all]
         options = self._options
         head = pack_head(options.lease, chance.fraction(), silent, self._machine)
-        arguments = [head, encoded(self.node), self.recovery.epoch, *self._job]
+        arguments = [head, encoded(self.node), epoch, *self._job]
         for statement in call:
             try:
                 keys += self._keys.of(statement.scope)

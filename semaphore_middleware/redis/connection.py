@@ -13,7 +13,7 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
@@ -240,6 +240,25 @@ class Connection:
         writer = getattr(self._connection, "_writer", None)
         address = writer and writer.get_extra_info("peername")
         return address[0] if isinstance(address, tuple) else ""
+
+    async def connect_again(self) -> Connection:
+        """Another connection to this run of the server, with the same address and credentials:
+        without a look for the master, or a call of the function that gives them.
+
+        Raises `ServerUnreachableError` if the server is in another life.
+        """
+        target = replace(self._target, address=self.address, is_replaced=None)
+        connection = Connection(self._connector.without_asking(), target)
+        await connection.connect()
+        try:
+            await connection.check_server()
+            if connection.life != self.life:
+                raise ServerUnreachableError(f"{self.server_name} was replaced by another server")
+        except BaseException:
+            await connection.close()
+            raise
+        connection.tells_scripts = self.tells_scripts
+        return connection
 
     def look_for_master(self) -> None:
         """Begin to ask for the present master, if there is anybody to ask. If it is another server,
@@ -542,6 +561,15 @@ class Connector:
         connection = Connection(self, target)
         await connection.connect()
         return connection
+
+    def without_asking(self) -> Connector:
+        """The same, with the credentials that were returned last."""
+        options = {**self.options}
+        provider = options.pop("credential_provider", None)
+        if provider is not None:
+            *user, options["password"] = provider.last
+            options["username"] = user[0] if user else None
+        return replace(self, options=options)
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
         """Ask a sentinel or a cluster node (`what`) one command."""

@@ -24,12 +24,15 @@ class ChangingCredentials(CredentialProvider):
         self._function = function
         self._user = user
         self._seconds = seconds
+        self.last: tuple[str] | tuple[str, str] = ("",)
+        """What was returned last."""
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """The arguments of AUTH."""
         try:
             async with asyncio.timeout(self._seconds):
-                return self._checked(await self._ask())
+                self.last = self._checked(await self._ask())
+                return self.last
         except TimeoutError:
             raise RedisConnectionError(
                 f"no credentials within {self._seconds:g} s from {self._function!r}"

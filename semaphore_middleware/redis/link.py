@@ -95,6 +95,12 @@ class Link:
             self.life = self._connection.life
         return self._connection
 
+    async def connect_again(self) -> Connection:
+        """Another connection, as the last one was. For another thread."""
+        if self._connection is None:
+            raise ServerUnreachableError(f"{self.server} was not reached yet")
+        return await self._connection.connect_again()
+
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
         """The connection, for one caller at a time. One attempt, which raises what `Server.connect`

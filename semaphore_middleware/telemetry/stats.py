@@ -15,6 +15,7 @@ from semaphore_middleware.core.observer import (
     Observer,
     PermitGranted,
     PermitReleased,
+    ProcessStalled,
 )
 
 SHOWN_SCOPES = 20  # the busiest scopes, with stats of their own
@@ -58,6 +59,7 @@ class SemaphoreStats(Observer):
         self._counts: Counter[str] = Counter(acquired=0, released=0, waited=0)
         self._wait_seconds = 0.0
         self._wait_seconds_max = 0.0
+        self._stall_seconds = 0.0
         self._held = 0
         self._held_max = 0
         self._scopes: dict[str, ScopeCount] = {}
@@ -76,6 +78,8 @@ class SemaphoreStats(Observer):
             self._acquired(event)
         elif isinstance(event, PermitReleased):
             self._held -= 1
+        elif isinstance(event, ProcessStalled):
+            self._stall_seconds += event.seconds
 
     def _acquired(self, event: PermitGranted) -> None:
         permit = event.permit
@@ -109,6 +113,8 @@ class SemaphoreStats(Observer):
         if self._counts["waited"]:
             self._stats.set_value("semaphore/wait_seconds", self._wait_seconds)
             self._stats.set_value("semaphore/wait_seconds_max", self._wait_seconds_max)
+        if self._stall_seconds:
+            self._stats.set_value("semaphore/loop_stalls", self._stall_seconds)
         self._write_scopes()
 
     def _write_scopes(self) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.observer import Event, Fields
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.model.feedback import Backoff
@@ -59,6 +60,7 @@ class LoneNode:
         self.at_once: list[bool] = []  # for each wish to send
         self.turns_to_end: list[Account] = []
         self.retries: list[float] = []
+        self.handover = Handover()
         self._last_term = 0
         self.limit = limit or Limit(9)
         self.account = Account("s", self.limit, self)

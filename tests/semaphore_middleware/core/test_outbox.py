@@ -176,13 +176,39 @@ def test_leases_are_renewed_every_third_of_a_lease_while_there_is_an_account() -
     assert node.alarms == [node.clock.now + RENEWAL_S], "it begins anew"
 
 
-def test_a_renewal_that_is_a_renewal_late_is_a_stall(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_stall_all_is_sent_again() -> None:
+    """The keeper has taken back what waits."""
     node = LoneOutbox()
     node.hold()
-    node.clock.now += 2.1 * RENEWAL_S
-    node.outbox.on_time()
-    assert node.recorder.count(ProcessStalled) == 1
-    assert f"stood still for {1.1 * RENEWAL_S:.1f} s" in caplog.text
+    node.call()
+    node.is_woken = False
+    node.outbox.on_stall(LEASE_S)
+    assert (node.recorder.count(ProcessStalled), node.is_woken) == (1, True)
+    assert node.outbox.next_call().look
+
+
+def test_the_keeper_repeats_what_was_sent_last_where_permits_are_held() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.outbox.handover.begin_epoch(b"one")
+    node.ask("waits")
+    node.outbox.next_call()
+    held = node.hold()
+    waiting = [node.ask() for _ in range(2)]
+    (latest,) = node.outbox.next_call().statements
+    epoch, (repeated,) = node.outbox.handover.to_repeat()
+    assert (latest.asked, latest.believed) == (3, 1)
+    assert (epoch, repeated) == (b"one", replace(latest, asked=1))
+    node.outbox.accounts["s"].on_granted(latest.term, 2)
+    _, (repeated,) = node.outbox.handover.to_repeat()
+    assert repeated == replace(latest, asked=2, believed=2, pending=latest.pending + 1)
+    for permit in (held, *waiting):
+        permit.release()
+    node.call()
+    assert node.outbox.handover.to_repeat() == (b"one", [])
+    node.ask()
+    node.call(granted=1)
+    node.outbox.handover.begin_epoch(b"two")
+    assert node.outbox.handover.to_repeat() == (b"two", [])
 
 
 def test_permits_are_lost_at_the_deadline_and_the_next_one_is_checked() -> None:
@@ -257,7 +283,7 @@ def test_timers_come_in_order_and_the_latest_time_counts() -> None:
     timers.drop("c")
     timers.drop("c")
     assert timers.next_time == 1.5
-    assert timers.pop_due(2.0) == [(1.5, "b"), (2.0, "a")]
+    assert timers.pop_due(2.0) == ["b", "a"]
     assert timers.pop_due(9.0) == []
     for time in range(1000):
         timers.set_time("a", float(time))

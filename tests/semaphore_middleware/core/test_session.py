@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,6 +24,7 @@ from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import CallTimeoutError
+from semaphore_middleware.redis.keeper import Beat
 from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.semaphore_middleware.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
 from tests.support import nodes
@@ -121,6 +123,9 @@ class FakeServer:
             raise CallTimeoutError("no answer")
         await asyncio.sleep(self.round_trip)
         return [self._reply(one) for one in said]
+
+    async def repeat(self, _: object, __: bytes, said: Sequence[Statement]) -> list[Reply] | None:
+        return None if self.is_in_another_epoch else [self._reply(one) for one in said]
 
     def _reply(self, said: Statement) -> Reply:
         most = said.asked if self.granted is None else self.granted
@@ -344,7 +349,37 @@ async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
         assert permit.lost
         await settle()
         assert setup.recorder.count(ProcessStalled) == 1
-        assert "This process stood still for 70.0 s" in caplog.text
+        assert "This process stood still for 100.0 s" in caplog.text
+        permit.release()
+
+
+@in_virtual_time
+async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> None:
+    async with Setup() as setup:
+        permit = await setup.hold()
+        account, session = permit._account, setup.session
+        before = account.deadline
+        session._heartbeat._clock = setup.loop.time
+        session._heartbeat._beat = Beat(setup.loop.time(), setup.loop.time())
+
+        async def repeat() -> tuple[bool, float]:
+            setup.loop._world.now += 1.0  # as it blocks
+            session.outbox.handover.kept = {}
+            is_kept = await session._repeat(setup.server.connect)  # type: ignore[arg-type]
+            account.is_over(math.inf)
+            return is_kept, account.deadline
+
+        setup.server.is_in_another_epoch = True
+        assert await repeat() == (False, before)
+        setup.server.is_in_another_epoch = False
+        kept, moved = await repeat()
+        assert (kept, moved > before) == (True, True)
+        for status in ("lost", "old", "refused", "unreadable"):
+            session._ended_terms.clear()
+            setup.server.changes = {"status": status}
+            assert await repeat() == (False, moved)
+        setup.server.changes = {}
+        assert await repeat() == (False, moved), "never again under this term"
         permit.release()
 
 
