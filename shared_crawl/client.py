@@ -37,7 +37,7 @@ TRIES_BEFORE_ALONE = 2  # as in common.lua
 RETRIED_AT_ONCE = 500  # requests in a call
 PLACES_PER_CALL = 500  # of requests that are read
 
-NODES_SCRIPTS = ("join", "sync", "idle", "leave", "retry")
+NODES_SCRIPTS = ("join", "sync", "idle", "keep", "leave", "retry")
 SCRIPTS = {name: Script(name, "shared_crawl") for name in (*NODES_SCRIPTS, "take_starts", "end")}
 
 
@@ -441,6 +441,13 @@ class CrawlClient:
         )
         return SyncReply(list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), *rest)
 
+    async def keep(self, connection: Connection) -> bool:
+        """Renew this node's lease while its event loop is blocked, from another thread, over
+        another connection. False if it has none.
+        """
+        (works,) = await run_scripts(connection, [self._pack("keep", (), self.keys.all)])
+        return bool(works)
+
     async def idle(
         self, finished: Sequence[TakenRequest] = (), wait: bool | float = False
     ) -> IdleReply:
@@ -569,7 +576,18 @@ class CrawlClient:
         more_keys: tuple[bytes, ...] = (),
         though_full: bool = True,
     ) -> Any:
-        keys = (*self.keys.all, *more_keys)
+        call = self._pack(name, arguments, (*self.keys.all, *more_keys), though_full)
+        async with self.link.use() as connection:
+            (reply,) = await run_scripts(connection, [call], before_loading=self._check_life)
+        if reply and reply[0] == b"over":
+            raise OVER[reply[1]](Missing(*reply[2:]))
+        if reply and reply[0] == b"version":
+            raise OtherVersionError(self.settings.name, reply[1])
+        return reply
+
+    def _pack(
+        self, name: str, arguments: Sequence[Any], keys: Sequence[bytes], though_full: bool = True
+    ) -> Call:
         settings = self.settings
         packed = (
             VERSION,
@@ -580,14 +598,7 @@ class CrawlClient:
             round(settings.recrawl_after),
             *arguments,
         )
-        call = Call(SCRIPTS[name], keys, packed, though_full=though_full)
-        async with self.link.use() as connection:
-            (reply,) = await run_scripts(connection, [call], before_loading=self._check_life)
-        if reply and reply[0] == b"over":
-            raise OVER[reply[1]](Missing(*reply[2:]))
-        if reply and reply[0] == b"version":
-            raise OtherVersionError(settings.name, reply[1])
-        return reply
+        return Call(SCRIPTS[name], keys, packed, though_full=though_full)
 
     async def _check_life(self, connection: Connection) -> None:
         """Check that a server that lacks the scripts is the one that is known: a proxy leads to

@@ -140,6 +140,11 @@ class NodeState:
         self._starts_due = False  # start requests are to be taken from the users' key
 
     @property
+    def works(self) -> bool:
+        """True if the node has a lease, as far as it knows."""
+        return self._working
+
+    @property
     def interval_s(self) -> float:
         """The time between two renewals of the lease."""
         return RENEWAL * self._settings.lease

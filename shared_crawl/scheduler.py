@@ -31,6 +31,7 @@ from twisted.internet.defer import Deferred
 
 from semaphore_middleware import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.keeper import KEEPER
 from semaphore_middleware.scrapy.engine import belongs_to_a_command, end_crawl
 from semaphore_middleware.scrapy.versions import START_MAY_CLOSE
 from shared_crawl.client import (
@@ -60,6 +61,8 @@ class Scheduler(BaseScheduler):
     before the end of the crawl exits with status 1, so that its supervisor starts it again. A node
     started after the end exits at once, with status 0.
     """
+
+    keeper = KEEPER
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -98,7 +101,13 @@ class Scheduler(BaseScheduler):
         self.engine.fail_when_cut_short(lambda: self.state.end.has_come)
         feeds = Feeds(self.engine, self.crawler.settings)
         self.session = CrawlSession(
-            self.client, self.state, self.engine, feeds, self._on_misfit, self._start_over
+            self.client,
+            self.state,
+            self.engine,
+            feeds,
+            self._on_misfit,
+            self._start_over,
+            self.keeper,
         )
         arguments = self.engine.spider_arguments()
         if arguments is None:

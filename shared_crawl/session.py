@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from semaphore_middleware import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import CallTimeoutError, is_full
+from semaphore_middleware.redis.connection import CallTimeoutError, Connection, is_full
+from semaphore_middleware.redis.keeper import Heartbeat, Keeper
 from semaphore_middleware.redis.link import Subscription
 from shared_crawl.client import (
     CALL_TIMEOUT_S,
@@ -49,6 +50,7 @@ class CrawlSession:
         feeds: Feeds,
         on_misfit: Callable[[Exception], None],
         on_data_loss: Callable[[], None],
+        keeper: Keeper,
     ) -> None:
         self._client = client
         self._state = state
@@ -69,6 +71,14 @@ class CrawlSession:
         self._look_at = 0.0  # the next one
         self._is_leaving = False
         self._task: asyncio.Task[None] | None = None
+        self._heartbeat = Heartbeat(
+            keeper,
+            client.link,
+            client.settings.lease,
+            self._keep,
+            lambda: state.works,
+            lambda *_: None,  # the next call is due
+        )
 
     @property
     def is_away(self) -> bool:
@@ -128,10 +138,12 @@ class CrawlSession:
         self._on_server()
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
+        self._heartbeat.start()
 
     async def stop(self) -> None:
         """Send everything left and leave the crawl, within `LONGEST_STOP_S`."""
         self._is_leaving = True
+        await self._heartbeat.stop()
         await self._subscription.close()
         if self._task is not None:
             # The reply to a call under way may name requests that are set aside.
@@ -242,6 +254,10 @@ class CrawlSession:
                 renewed = await self._client.sync(working=call.working, stopping=call.stopping)
                 self._state.on_renewed(call.made_at, renewed)
             raise
+
+    async def _keep(self, connect: Callable[[], Awaitable[Connection]]) -> bool:
+        """Renew the lease while the loop is blocked, in the keeper's thread."""
+        return self._state.works and await self._client.keep(await connect())
 
     async def _look_if_due(self) -> None:
         """Check whether the server has changed: now and then, and before the first call over a new

@@ -179,7 +179,7 @@ def plan_for(seed: int) -> Plan:
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     plan = draw(seed, random)
     if is_busy:
-        plan = replace(plan, faults=tuple(map(_as_block, plan.faults)))
+        plan = replace(plan, faults=tuple(map(as_block, plan.faults)))
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
     if random.random() < 0.01:
         return _shared(seed, random)
@@ -246,7 +246,7 @@ def _busy(seed: int, random: Random) -> Plan:
     )
 
 
-def _as_block(fault: Fault) -> Fault:
+def as_block(fault: Fault) -> Fault:
     """A node whose loop alone stands still."""
     return replace(fault, kind="block") if fault.kind == "freeze" else fault
 

@@ -30,8 +30,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from lab.simulation.faults import OF_LINKS, End, Misfortune
 from lab.simulation.network import Network, Wire
-from lab.simulation.plan import Fault, weather
-from lab.simulation.run import Result, connected_by
+from lab.simulation.plan import Fault, as_block, weather
+from lab.simulation.run import Keeper, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.model import chance
@@ -134,6 +134,9 @@ def plan_for(seed: int) -> CrawlPlan:
     is_second_run = random.random() < 0.3 and not may_end
     if is_second_run:
         faults = (*faults, Fault(random.uniform(0.02, 0.5) * lease, "go back"))
+    others = Random(f"{seed} busy")  # the others are what they were before
+    if others.random() < 0.5:
+        faults = tuple(as_block(fault) for fault in faults)
     is_heard = not any(fault.kind in TROUBLE - {"freeze"} for fault in faults)
     return CrawlPlan(
         seed,
@@ -184,7 +187,7 @@ TROUBLE = OVERTAKING | {
     "evict",
 }
 LOSING = {"flush", "replica", "go back", "split brain", "evict"}  # data
-OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "kill", "close", "cut off"}
+OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "block", "kill", "close", "cut off"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
@@ -480,7 +483,8 @@ class CrawlNode:
         self.run = run
         self.plan = run.plan
         self.number = number
-        self.host = Host(run.world, f"n{number}.{len(run.nodes)}", run.random.uniform(0.0, 1e4))
+        name, clock_ahead = f"n{number}.{len(run.nodes)}", run.random.uniform(0.0, 1e4)
+        self.host = Host(run.world, name, clock_ahead, has_keeper=True)
         self.feed = _Feed(run.written)
         self.engine = _ScrapyEngine(self)
         self.began_at = run.world.now
@@ -520,6 +524,8 @@ class CrawlNode:
         self.spider.crawler, self.spider.settings = self.crawler, settings
         self.scheduler = Scheduler(self.crawler)
         self.scheduler.engine = _Engine(self.crawler)
+        assert self.host.keeper is not None
+        self.scheduler.keeper = Keeper(self.host.keeper)  # type: ignore[assignment]
         connected_by(partial(Wire, run.network, self.host), self.scheduler.client.link.server)
 
     def stats(self) -> dict[str, int]:
@@ -639,15 +645,19 @@ class Crawl:
         node = self._named(name)
         self.note("server", f"{node.host.name} counts as dead")
         has_left = node.closed_at is not None
-        if (node.is_at_work or has_left) and self.is_quiet_for(node):
+        is_there = node.is_at_work or has_left or node.host.is_blocked
+        if is_there and self.is_quiet_for(node, may_be_blocked=True):
             self.violate(f"LEASE of {node.host.name} has ended, {has_left=}")
 
-    def is_quiet_for(self, node: CrawlNode) -> bool:
-        """Whether nothing has kept this node from the server for long enough."""
+    def is_quiet_for(self, node: CrawlNode, may_be_blocked: bool = False) -> bool:
+        """Whether nothing has kept this node from the server for long enough, its own callbacks
+        aside.
+        """
         since = max(self._troubled_until, node.host.thawed_at)
         lost_call_s = 2 * CALL_TIMEOUT_S  # what waits for a reply, then connects
         settled = self.world.now - since > lost_call_s + self.plan.lease
-        return settled and not node.host.is_frozen
+        is_blocked = may_be_blocked and node.host.is_blocked
+        return settled and (is_blocked or not node.host.is_frozen)
 
     def on_end(self) -> None:
         self._ended_at = self.world.now
@@ -855,6 +865,9 @@ class Crawl:
         match fault.kind:
             case "freeze":
                 node.host.freeze()
+                return node.host.thaw
+            case "block":
+                node.host.block()
                 return node.host.thaw
             case "kill":
                 self.kill(node, fault.seconds)

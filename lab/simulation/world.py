@@ -99,6 +99,11 @@ class Host:
         self.is_frozen = True
         self.blocked_at = self.world.now
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether its loop stands still, and its keeper does not."""
+        return self.is_frozen and self.keeper is not None and not self.keeper.is_frozen
+
     def thaw(self) -> None:
         self.is_frozen = False
         self.thawed_at = self.world.now

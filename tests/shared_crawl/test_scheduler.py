@@ -20,7 +20,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.redis import link
+from semaphore_middleware.redis import keeper, link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.scrapy.engine import (
@@ -729,8 +729,39 @@ async def test_a_key_of_another_type_ends_the_node_in_one_line(
     assert line.endswith("of the type string")
 
 
+async def test_a_callback_that_blocks_loses_no_request(client: Redis, caplog: Logged) -> None:
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://a/1")
+        page = await node.start()
+        other = node.other()
+        blocked = time.monotonic() + 6 * 0.5
+        while time.monotonic() < blocked:
+            assert other.take() is None
+        node.fetch(page, Response(page.url))
+        node.finish(page)
+        await eventually(lambda: node.unfinished == 0)
+        assert other.size.pages == 1
+    assert "This node was silent for" not in caplog.text
+
+
+async def test_one_that_hangs_loses_it_in_the_end(client: Redis, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(keeper, "MOST_LEASES", 2)
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://a/1")
+        await node.start()
+        other = node.other()
+        began = time.monotonic()
+        while (taken := other.take()) is None:
+            pass
+        assert time.monotonic() - began > 2 * 0.5
+        assert taken.tries == 1, "it counts once as suspect"
+
+
 @pytest.mark.parametrize("is_idle", [False, True])
-async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged, is_idle: bool) -> None:
+async def test_a_node_that_was_silent_says_so(
+    client: Redis, caplog: Logged, monkeypatch: Patch, is_idle: bool
+) -> None:
+    monkeypatch.setattr(keeper, "MOST_LEASES", 0)
     async with joined(client, CRAWL_LEASE=0.1) as node:
         node.enqueue("http://a/1")
         page = await node.start()
