@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -15,6 +17,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import request_from_dict
 
+from semaphore_middleware.model.hosts import registered_domain_finder
 from semaphore_middleware.scrapy.versions import REQUEST_FIELDS
 from shared_crawl.client import NewRequest
 from shared_crawl.engine import CrawlEngine
@@ -27,6 +30,13 @@ logger = logging.getLogger(__name__)
 
 JAR = "jar"
 """A field of ours: the cookies of the request's session."""
+HOSTS_REMEMBERED = 1024  # with their domains
+
+
+def domain_finder() -> Callable[[Request], str]:
+    """A function from a request to the registered domain of its host."""
+    registered_domain = lru_cache(HOSTS_REMEMBERED)(registered_domain_finder())
+    return lambda request: registered_domain(urlparse_cached(request).hostname or "")
 
 
 class StartEncoder:
@@ -36,6 +46,7 @@ class StartEncoder:
     """
 
     def __init__(self, settings: BaseSettings, spider: str, serializer: str) -> None:
+        self._domain_of = domain_finder()
         loader = get_spider_loader(settings)
         try:
             self._spider = loader.load(spider)
@@ -52,7 +63,9 @@ class StartEncoder:
         request, methods = request_of(line, self._spider)
         site = urlparse_cached(request).hostname or ""
         return NewRequest(
-            place=self._places.new_place(site, -request.priority, is_start=True),
+            place=self._places.new_place(
+                site, -request.priority, is_start=True, domain=self._domain_of(request)
+            ),
             data=self._dumps({**request.to_dict(), **methods}),
             fingerprint=b"" if request.dont_filter else self._fingerprint(request),
         )
@@ -72,6 +85,7 @@ class Codec:
         self._engine = engine
         self._settings = settings
         modules = [*spider.settings.getlist("SPIDER_MODULES"), type(spider).__module__]
+        self.domain_of = domain_finder()
         packages = {name.partition(".")[0] for name in modules}
         self._serializer = SERIALIZERS[settings.serializer](packages)
         fingerprinter = spider.crawler.request_fingerprinter

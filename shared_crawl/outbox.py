@@ -72,8 +72,12 @@ class Outbox:
         self._unsent.append((new, request))
 
     def _new_place(self, request: Request, is_start: bool) -> bytes:
-        site = self._prefetch.site_of(request)
-        return self._places.new_place(site, -check_priority(request.priority, "priority"), is_start)
+        return self._places.new_place(
+            self._prefetch.site_of(request),
+            -check_priority(request.priority, "priority"),
+            is_start,
+            self._codec.domain_of(request),
+        )
 
     def add_claimed(self, claim: bytes, text: bytes) -> None:
         """Add a start request of the users' key. Raises any error for a wrong text, and has it set

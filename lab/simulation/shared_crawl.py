@@ -13,11 +13,11 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -51,6 +51,7 @@ from tests.shared_crawl.node import SitesQueue
 
 URL = "redis://simulated"
 KEYS = CrawlKeys("crawl", "sim")
+SITES = ("a.one.com",) * 3 + ("b.one.com", "c.two.com", "d.two.com")
 CONCURRENT_REQUESTS = 6
 HEARTBEAT_S = 5.0  # of Scrapy's engine
 LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
@@ -59,6 +60,10 @@ COPIES_PER_LEASE = 20  # of the server's data
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
 GRACE_S = 0.1  # for a node that is stopping, then it is cut off
 PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
+
+
+Budgets: TypeAlias = tuple[int, int, int]
+"""The most pages of all, of a site, and of a domain."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,8 @@ class CrawlPlan:
     pages: tuple[Page, ...]
     faults: tuple[Fault, ...] = ()
     most_at_site: int = 2  # requests of a node; then the site is full
-    max_pages: int = 0
-    max_pages_per_site: int = 0
+    budgets: Budgets = (0, 0, 0)  # until a fault changes them
+    fed: tuple[tuple[float, int], ...] = ()  # when a queue that `start` reads gets which page
     is_second_run: bool = False  # a run of the same name has ended before
     last_first: bool = True  # the order of a site's requests
     most_new: int = 500  # requests in a call
@@ -94,9 +99,15 @@ class CrawlPlan:
     heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
 
     @property
+    def is_limited(self) -> bool:
+        """Whether there is a budget at some time."""
+        return any(self.budgets) or any(fault.kind == "budgets" for fault in self.faults)
+
+    @property
     def reachable(self) -> set[int]:
         """The pages that are to be done: no fatal ones, and none that only those link to."""
-        found, to_visit = {0}, [0]
+        found = {0, *(number for _, number in self.fed)}
+        to_visit = list(found)
         while to_visit:
             links = self.pages[to_visit.pop()].links
             new = {link for link in links if not self.pages[link].is_fatal} - found
@@ -114,7 +125,7 @@ def plan_for(seed: int) -> CrawlPlan:
     slow, fatal = random.choice((0.0, 0.05)), random.choice((0.0, 0.0, 0.04))
     pages = tuple(
         Page(
-            site=random.choice("aaabcd"),
+            site=random.choice(SITES),
             links=tuple(random.randrange(count) for _ in range(random.choice((0, 1, 3, 8)))),
             items=random.choice((1, 1, 2)),
             latency=lease * random.choice((0.001, 0.05, 0.1, 0.3)),
@@ -126,7 +137,7 @@ def plan_for(seed: int) -> CrawlPlan:
         for _ in range(count)
     )
     first = pages[0].links + tuple(range(1, min(count, 6)))
-    pages = (Page("a", first, 1, 0.01, 0.0, 0.0), *pages[1:])
+    pages = (Page(SITES[0], first, 1, 0.01, 0.0, 0.0), *pages[1:])
     faults = _faults(random, nodes, lease) if random.random() < 0.85 else ()
     # If no node is left that knows better, a server that has gone back to the run before says that
     # the crawl has ended.
@@ -138,20 +149,42 @@ def plan_for(seed: int) -> CrawlPlan:
     if others.random() < 0.5:
         faults = tuple(as_block(fault) for fault in faults)
     is_heard = not any(fault.kind in TROUBLE - {"freeze"} for fault in faults)
-    return CrawlPlan(
+    plan = CrawlPlan(
         seed,
         lease,
         nodes,
         pages,
         faults,
         most_at_site=random.choice((1, 2, 6)),
-        max_pages=random.choice((0,) * 6 + (10,)),
-        max_pages_per_site=random.choice((0,) * 6 + (3,)),
+        budgets=(random.choice((0,) * 6 + (10,)), random.choice((0,) * 6 + (3,)), 0),
         last_first=random.random() < 0.5,
         is_second_run=is_second_run,
         most_new=random.choice((2, 500)),
         most_ready=random.choice((2, 32)),
         heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
+    )
+    return _fed(random, _limited(random, plan))
+
+
+def _limited(random: Random, plan: CrawlPlan) -> CrawlPlan:
+    """With a budget for domains, and with budgets that change, in some plans."""
+    plan = replace(plan, budgets=(*plan.budgets[:2], random.choice((0,) * 6 + (4,))))
+    if random.random() < 0.15 and not plan.is_second_run:
+        others = random.choice((0, 10)), random.choice((0, 2, 5)), random.choice((0, 3, 6))
+        change = Fault(random.uniform(0.05, 2.0) * plan.lease, "budgets", 0, 1.0, others)
+        plan = replace(plan, faults=(*plan.faults, change))
+    return plan
+
+
+def _fed(random: Random, plan: CrawlPlan) -> CrawlPlan:
+    """With a `start` that reads a queue, in some plans: some pages come again and again."""
+    loses = any(fault.kind not in SAFE_FOR_FEEDS for fault in plan.faults)
+    if random.random() >= 0.3 or plan.is_second_run or loses:
+        return plan
+    safe = [number for number, page in enumerate(plan.pages) if not page.is_fatal]
+    some = [0, *(random.choice(safe[:5]) for _ in range(random.choice((3, 8))))]
+    return replace(
+        plan, fed=tuple((at * random.uniform(0.0, 0.5), number) for at, number in enumerate(some))
     )
 
 
@@ -187,6 +220,17 @@ TROUBLE = OVERTAKING | {
     "evict",
 }
 LOSING = {"flush", "replica", "go back", "split brain", "evict"}  # data
+# A node that dies, or a server that loses data, takes along what `start` has read from a queue.
+SAFE_FOR_FEEDS = {
+    *OF_NETWORK,
+    "freeze",
+    "block",
+    "close",
+    "add",
+    "budgets",
+    "jump",
+    "server stands",
+}
 OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "block", "kill", "close", "cut off"}
 
 
@@ -311,7 +355,15 @@ class _ScrapyEngine:
         self._tasks = [self.node.host.spawn(work()) for work in (self._read_start, self._beat)]
 
     async def start(self) -> AsyncIterator[Request]:
-        yield Request(self.node.url_of(0), dont_filter=True)  # as Scrapy's own
+        run = self.node.run
+        if not run.plan.fed:
+            yield Request(self.node.url_of(0), dont_filter=True)  # as Scrapy's own
+        while run.to_feed:
+            number = run.next_fed()
+            if number is None:
+                await asyncio.sleep(0.1)
+            else:
+                yield Request(self.node.url_of(number), dont_filter=True)
 
     async def process_start(self) -> AsyncIterator[Request]:
         return self.start()
@@ -458,6 +510,7 @@ class _Server(Server):
         lost = working - self._members("working") - {caller}
         if self.has_ended and not had_ended:
             self._crawl.on_end()
+        self._crawl.on_budgets(self._budgets)
         for name in lost:
             self._crawl.on_lease_end(name)
         for member in taken - self._members("taken"):
@@ -471,6 +524,14 @@ class _Server(Server):
     @property
     def has_ended(self) -> bool:
         return self.field(KEYS.key("run"), b"ended") is not None
+
+    @property
+    def _budgets(self) -> Budgets:
+        pages, of_site, of_domain = (
+            int(self.field(KEYS.key("run"), b"most_" + of) or 0)
+            for of in (b"pages", b"of_site", b"of_domain")
+        )
+        return pages, of_site, of_domain
 
     def _members(self, part: str) -> set[bytes]:
         return set(self.fields(KEYS.key(part)))
@@ -498,8 +559,10 @@ class CrawlNode:
                 "REDIS_URL": URL,
                 "CRAWL": "sim",
                 "CRAWL_LEASE": run.plan.lease,
-                "CRAWL_MAX_PAGES": run.plan.max_pages,
-                "CRAWL_MAX_PAGES_PER_SITE": run.plan.max_pages_per_site,
+                "CRAWL_MAX_PAGES": run.budgets[0],
+                "CRAWL_MAX_PAGES_PER_SITE": run.budgets[1],
+                "CRAWL_MAX_PAGES_PER_DOMAIN": run.budgets[2],
+                "CRAWL_START_ONCE": False if run.plan.fed else None,
                 "SCHEDULER_MEMORY_QUEUE": QUEUES[run.plan.last_first],
                 "SCHEDULER_START_MEMORY_QUEUE": QUEUES[not run.plan.last_first],
                 "CRAWL_RUN": "new" if new_run else "",
@@ -596,6 +659,11 @@ class Crawl:
         self.died_alone_with: Counter[int] = Counter()
         self.violations: list[str] = []
         self.log: list[tuple[float, str, str]] = []
+        self.budgets = plan.budgets  # of nodes that are started from now on
+        self.to_feed = list(plan.fed)
+        self.fed: Counter[int] = Counter()  # how often a node has read each from the queue
+        self._held = self._held_before = plan.budgets  # those of the run
+        self._before_them: Counter[str] = Counter()  # pages that there were when they began to hold
         self._operator = Host(self.world, "operator")
         self._before: Any = None  # the server's data before the crawl
         self._to_come = len(plan.faults)  # faults
@@ -624,11 +692,28 @@ class Crawl:
         self.visits[number] += 1
         node.visits += 1
         # As in Scrapy, where the crawl starts is fetched once more if a page links to it.
-        allowed = 1 + (number == 0) + self.returned[number] + self.retried[number]
-        may_repeat = self._has_lost_data or (self.retried[number] and self._overtaken)
+        often = self.returned[number] + self.retried[number] + self.fed[number]
+        allowed = 1 + (number == 0) + often
+        is_unfiltered = self.retried[number] or self.fed[number]
+        may_repeat = self._has_lost_data or (is_unfiltered and self._overtaken)
         if self.visits[number] > allowed and not may_repeat:
             self.violate(f"TWICE page {number}: its request has not gone back")
         return self.visits[number]
+
+    def next_fed(self) -> int | None:
+        """Take a page from the queue that `start` reads, if one has come."""
+        if self.world.now - BEGIN_S < self.to_feed[0][0]:
+            return None
+        _, number = self.to_feed.pop(0)
+        self.fed[number] += 1
+        return number
+
+    def on_budgets(self, budgets: Budgets) -> None:
+        """The run goes on with others."""
+        if budgets != self._held:
+            self._judge_budgets()
+            self._held_before, self._before_them = self._held, self._pages()
+            self._held = budgets
 
     def on_return(self, name: bytes, number: int, by_death: bool, alone: bool) -> None:
         self.returned[number] += 1
@@ -644,7 +729,8 @@ class Crawl:
     def on_lease_end(self, name: bytes) -> None:
         node = self._named(name)
         self.note("server", f"{node.host.name} counts as dead")
-        has_left = node.closed_at is not None
+        # Unless a call has come after it has left.
+        has_left = node.closed_at is not None and not self._overtaken
         is_there = node.is_at_work or has_left or node.host.is_blocked
         if is_there and self.is_quiet_for(node, may_be_blocked=True):
             self.violate(f"LEASE of {node.host.name} has ended, {has_left=}")
@@ -755,10 +841,8 @@ class Crawl:
                 return
             self.world.run(self.world.now + LOOK_S)
             for node in self.nodes:
-                has_budget = self.plan.max_pages or self.plan.max_pages_per_site
-                starves = (
-                    not (has_budget or is_evicted) and self.is_quiet_for(node) and node.is_starved
-                )
+                is_held_up = self.plan.is_limited or is_evicted
+                starves = not is_held_up and self.is_quiet_for(node) and node.is_starved
                 node.starved_s = node.starved_s + LOOK_S if starves else 0.0
                 if node.starved_s > PROMPT_S:
                     self.violate(f"STARVED {node.host.name}")
@@ -784,22 +868,19 @@ class Crawl:
     def _judge_end(self) -> None:
         self.world.run(self.world.now + 2 * HEARTBEAT_S)
         plan, written = self.plan, Counter(self.written)
-        most = plan.max_pages or plan.max_pages_per_site
-        for number in sorted(plan.reachable) if not most else ():
+        for number in sorted(plan.reachable) if not plan.is_limited else ():
             for item in range(plan.pages[number].items):
                 if not written[number, item]:
                     self.violate(f"LOST item {item} of page {number}")
         for (number, item), count in sorted(written.items()):
             if count > self.visits[number]:
                 self.violate(f"ITEM {item} of page {number}: {count} times")
-        if not self._has_lost_data:
-            self._judge_budgets()
-        if plan.max_pages and not (self._has_lost_data or plan.max_pages_per_site):
+        self._judge_budgets()
+        most, *others = plan.budgets
+        if most and not (self._has_lost_data or any(others) or self._held != plan.budgets):
             visits = self.visits.total() - self.retried.total()
             if visits < min(most, len(plan.reachable)):
                 self.violate(f"MAX_PAGES {most}: only {visits}")
-            if visits > most + self.returned.total():
-                self.violate(f"MAX_PAGES {most}: {visits}")
         kept = [KEYS.key("run"), KEYS.key("stats")]
         if self.server.fields(KEYS.key("aside")):
             kept += [KEYS.key(part) for part in ("aside", "seen", "budgets")]
@@ -816,16 +897,29 @@ class Crawl:
             if is_late and self._was_quiet and not is_held_up:
                 self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
 
-    def _judge_budgets(self) -> None:
-        """No site has more pages than it may have; each visit more has an unfinished one before."""
-        most = self.plan.max_pages_per_site
-        of_site: Counter[str] = Counter()
+    def _pages(self) -> Counter[str]:
+        """The pages of all, of each site and of each domain; a visit that has ended without one,
+        or is to be made again, is none.
+        """
+        found: Counter[str] = Counter()
         for number, page in enumerate(self.plan.pages):
             again = self.returned[number] + self.retried[number]
-            of_site[page.site] += max(0, self.visits[number] - again)
-        for site, count in sorted(of_site.items()):
-            if most and count > most:
-                self.violate(f"BUDGET of {site}: {count} pages")
+            for name in ("", page.site, page.site.partition(".")[2]):
+                found[name] += max(0, self.visits[number] - again)
+        return found
+
+    def _judge_budgets(self) -> None:
+        """Nothing has more pages than it may have, or had before these budgets began to hold. The
+        pages of a site or a domain that had no budget then were not counted.
+        """
+        if self._has_lost_data:
+            return
+        for name, count in sorted(self._pages().items()):
+            kind = {0: 0, 1: 2, 2: 1}[name.count(".")]
+            most, before = self._held[kind], self._before_them[name]
+            was_counted = kind == 0 or self._held_before[kind] > 0
+            if most and count > (max(most, before) if was_counted else most + before):
+                self.violate(f"BUDGET of {name or 'all'}: {count} pages, {most} are allowed")
 
     # Faults -------------------------------------------------------------------------------------
 
@@ -846,6 +940,8 @@ class Crawl:
             end = self._strike_node(fault, at_work[0]) if at_work else None
         elif fault.kind == "add":
             self._start(fault.node)
+        elif fault.kind == "budgets":
+            self._change_budgets(fault)
         elif fault.kind == "go back":
             self._go_back()
         elif fault.kind == "evict":
@@ -859,6 +955,15 @@ class Crawl:
         if end is not None:
             self.note("fault", f"{fault.kind} node {fault.node} is over")
             end()
+
+    def _change_budgets(self, fault: Fault) -> None:
+        """Stop all nodes; what starts them again gives them others. The first ones wait for the
+        last of the old ones to leave.
+        """
+        self.budgets = fault.of
+        for node in self.nodes:
+            if node.is_at_work and not _is_over(node):
+                self._strike_node(replace(fault, kind="close"), node)
 
     def _strike_node(self, fault: Fault, node: CrawlNode) -> End | None:
         """Returns what ends it, if it does not end by itself."""
@@ -907,7 +1012,11 @@ class _LogWatch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._crawl.note("log", record.getMessage())
-        expected = "The crawl 'sim' has ended without", "The crawl 'sim' lacks"
+        expected = (
+            "The crawl 'sim' has ended without",
+            "The crawl 'sim' lacks",
+            "The nodes of the crawl 'sim' have other budgets",
+        )
         is_expected = record.getMessage().startswith(expected)
         if record.levelno >= logging.ERROR and not is_expected:
             self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any
@@ -203,3 +204,18 @@ def clean(name: str) -> str:
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def registered_domain_finder() -> Callable[[str], str]:
+    """A function from a host to its registered domain: the host itself if it has none."""
+    from tldextract import TLDExtract
+
+    # With the bundled list of suffixes: by default tldextract asks the network and writes to disk.
+    extract = TLDExtract(cache_dir=None, suffix_list_urls=())
+
+    def registered_domain(host: str) -> str:
+        host = normal_host(host)
+        found = extract.extract_str(host)
+        return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else host
+
+    return registered_domain

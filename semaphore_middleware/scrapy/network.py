@@ -12,7 +12,7 @@ from functools import cached_property
 
 from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.scrapy.scopes import registered_domain_finder
+from semaphore_middleware.model.hosts import registered_domain_finder
 
 logger = logging.getLogger(__name__)
 

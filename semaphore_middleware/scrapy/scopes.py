@@ -28,6 +28,7 @@ from semaphore_middleware.model.hosts import (
     kind_of,
     normal_host,
     order_of,
+    registered_domain_finder,
     scope_via,
     site_index,
 )
@@ -340,18 +341,3 @@ def drop_scope_of_other_host(new: Request, request: Request) -> None:
 def host_of(request: Request) -> str:
     """The host of a request, in its usual spelling; empty if it has none."""
     return normal_host(urlparse_cached(request).hostname or "")
-
-
-def registered_domain_finder() -> Callable[[str], str]:
-    """A function from a host to its registered domain: the host itself if it has none."""
-    from tldextract import TLDExtract
-
-    # With the bundled list of suffixes: by default tldextract asks the network and writes to disk.
-    extract = TLDExtract(cache_dir=None, suffix_list_urls=())
-
-    def registered_domain(host: str) -> str:
-        host = normal_host(host)
-        found = extract.extract_str(host)
-        return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else host
-
-    return registered_domain

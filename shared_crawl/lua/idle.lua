@@ -32,7 +32,7 @@ end
 -- is.
 local function look_at_suspects()
   for _, place in ipairs(redis.call('ZRANGE', suspects, 0, SUSPECTS_LOOKED_AT - 1)) do
-    redis.call('HDEL', budgets, site_of(place) .. '\0')
+    forget_taken(site_of(place))
   end
   local before = redis.call('ZCARD', suspects)
   return has_requests() or redis.call('ZCARD', suspects) < before
@@ -70,7 +70,7 @@ local function give_turns_again()
       return has_turns
     end
     local site = site_of(place)
-    redis.call('HDEL', budgets, site .. '\0')
+    forget_taken(site)
     give_turn(site)
     if redis.call('ZSCORE', sites, site) then
       queued_again = queued_again + redis.call('ZLEXCOUNT', queue, bounds_of(site))

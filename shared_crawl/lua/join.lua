@@ -39,6 +39,7 @@ local may_begin_again = next_number() == 1
 local name = next_argument()
 local node_pages = next_number()
 local node_of_site = next_number()
+local node_of_domain = next_number()
 local of_run, name_of_run, last_names = unpack(redis.call('HMGET', run, 'identity', 'name', 'names'))
 local MOST_NAMES = 100
 local is_another = run_id and name ~= '' and name ~= (name_of_run or '')
@@ -66,11 +67,11 @@ local function add_name(run_name)
   redis.call('HSET', run, 'names', names)
 end
 
--- Without a budget for sites, a site's pages are not counted, nor its taken requests: so none may be taken
--- now. What was over the budgets is looked at again.
+-- Without a budget for sites or domains, their pages are not counted, nor their taken requests: so none may
+-- be taken now. What was over the budgets is looked at again.
 local function change_budgets()
-  if math.min(most_of_site, node_of_site) == 0 then redis.call('UNLINK', budgets) end
-  redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site)
+  redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site, 'most_of_domain',
+    node_of_domain)
   redis.call('HDEL', run, 'checked', 'check_from')
 end
 
@@ -94,10 +95,11 @@ elseif ended and not (may_begin_again or is_undone) then
 elseif not (ended or is_another) and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
-local has_other_budgets = identity ~= '' and (node_pages ~= most_pages or node_of_site ~= most_of_site)
+local has_other_budgets = identity ~= ''
+  and (node_pages ~= most_pages or node_of_site ~= most_of_site or node_of_domain ~= most_of_domain)
 local has_nodes = run_id and not ended and has_living_nodes()
 if of_run and has_other_budgets and has_nodes then
-  return { 'budgets', most_pages, most_of_site }
+  return { 'budgets', most_pages, most_of_site, most_of_domain }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
 local goes_on = run_id and not (ended or is_another)

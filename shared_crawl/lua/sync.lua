@@ -44,12 +44,14 @@ end
 local function next_sites(most, skip, skipped)
   local found = {}
   for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
-    if not skip[site] and #found < most then table.insert(found, site) end
+    if not skip[name_of(site)] and #found < most then table.insert(found, site) end
   end
   return found
 end
 
 local lost = 0
+local has_more_turns = false
+local ROUNDS = 10
 
 local function take_place(from, place, failures, taken_now)
   redis.call('ZREM', from, place)
@@ -59,33 +61,38 @@ local function take_place(from, place, failures, taken_now)
     return
   end
   take_by(node, place, failures)
-  if most_of_site > 0 then redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1) end
+  count_taken(site_of(place), 1)
   table.insert(taken_now, place)
   table.insert(taken_now, data)
   table.insert(taken_now, failures)
 end
 
 -- Takes of a site with a suspect only the suspect, and of the other sites the same number each; of a short
--- queue only this node's share, as other nodes need requests, too.
+-- queue only this node's share, as other nodes need requests, too. Sites that prove to be over the budgets
+-- lose their turns, and the next ones are looked at.
 local function take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
   local taken_now = {}
   local node_count = redis.call('ZCARD', nodes)
   local once_failed = may_suspect and first_suspect(1, skip)
   if once_failed then
     take_place(suspects, once_failed, 1, taken_now)
-    skip[site_of(once_failed)] = true
+    skip[name_of(site_of(once_failed))] = true
     skipped = skipped + 1
     most = most - 1
   end
-  local in_turn = next_sites(most, skip, skipped)
-  local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
-  for _, site in ipairs(in_turn) do
-    local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
-    for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
-      take_place(queue, place, 0, taken_now)
-      most = most - 1
+  for round = 1, ROUNDS do
+    local in_turn = next_sites(most, skip, skipped)
+    local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
+    for _, site in ipairs(in_turn) do
+      local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
+      for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
+        take_place(queue, place, 0, taken_now)
+        most = most - 1
+      end
+      give_turn(site, true)
     end
-    give_turn(site, true)
+    if #taken_now > 0 or #in_turn == 0 then break end
+    has_more_turns = round == ROUNDS
   end
   local alone = may_be_alone and #taken_now == 0 and first_suspect(TRIES_BEFORE_ALONE, skip)
   if alone then take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now) end
@@ -134,4 +141,5 @@ if asks then
 end
 offer_requests(asks)
 if asks and #taken_now == 0 then wait_hungry() end
+if has_more_turns then notify(node) end
 return { queued, taken_now, lease_expired, set_aside, lost }
