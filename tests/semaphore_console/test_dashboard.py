@@ -7,10 +7,13 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
+import aiohttp
 import pytest
 from scrapy import Request
 
@@ -18,8 +21,9 @@ from semaphore_console import node_metrics as metrics
 from tests.semaphore_console.pages import serving
 from tests.semaphore_console.scrapes import address, scrape, visit
 from tests.support.crawls import Crawl, Log
+from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, free_port
 from tests.support.shared_crawl import set_one_aside
 from tests.support.site import Site
 
@@ -30,6 +34,9 @@ PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 DOCS = (REPOSITORY / "docs/metrics.md").read_text("utf-8")
 [CONFIGURATION] = re.findall(r"```yaml\n# prometheus.yml\n(.*?)```", DOCS, re.DOTALL)
 RULES = REPOSITORY / "docker/scrapy-semaphore.rules.yml"
+NEEDS_PROMETHEUS = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="no prometheus: apt-get install prometheus"
+)
 NEEDS_PROMTOOL = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus"
 )
@@ -60,13 +67,13 @@ async def test_they_ask_for_what_is_exported(server: RedisServer, site: Site, ca
     await set_one_aside(server, "shop")
     async with serving(server, None) as page:
         by_page = {name for name, _ in (await scrape(f"{page.url}metrics")).samples}
-    for text in (*expressions(), *variables):
+    for text in variables:
         assert set(re.findall(METRIC, text)) <= exported
     assert set(re.findall(METRIC, RULES.read_text("utf-8"))) <= exported | by_page
     of_all, of_node = DOCS.split("## Of a node")
     assert documented(of_node) == families(exported)
     assert documented(of_all) == by_page
-    assert families(re.findall(METRIC, "\n".join(expressions()))) == families(exported)
+    assert families(re.findall(METRIC, "\n".join(expressions()))) == families(exported | by_page)
     await crawl.gave_back(1, site)
 
 
@@ -93,3 +100,66 @@ async def test_prometheus_understands_the_metrics_of_all_nodes(server: RedisServ
     )
     _, told = await check.communicate(text.encode())
     assert (check.returncode, told) == (0, b"")
+
+
+@asynccontextmanager
+async def prometheus(directory: Path, **targets: str) -> AsyncIterator[str]:
+    """Prometheus, which scrapes these addresses, by job: its own address."""
+    jobs = [
+        {"job_name": name, "static_configs": [{"targets": [target]}]}
+        for name, target in targets.items()
+    ]
+    (directory / "prometheus.yml").write_text(
+        json.dumps({"global": {"scrape_interval": "250ms"}, "scrape_configs": jobs})
+    )
+    own = f"127.0.0.1:{free_port()}"
+    process = await asyncio.create_subprocess_exec(
+        "prometheus",
+        f"--config.file={directory}/prometheus.yml",
+        f"--storage.tsdb.path={directory}/data",
+        f"--web.listen-address={own}",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://{own}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def evaluated(prometheus: str, expression: str) -> list[float]:
+    """The values that Prometheus finds now; none while it does not answer."""
+    for variable, value in {"$__rate_interval": "5s", "$scope": ".*", "$node": ".*"}.items():
+        expression = expression.replace(variable, value)
+    query = urlencode({"query": expression})
+    with suppress(aiohttp.ClientError):
+        status, _, text = await visit(f"{prometheus}/api/v1/query?{query}")
+        if status == 200:
+            return [float(found["value"][1]) for found in json.loads(text)["data"]["result"]]
+    return []
+
+
+@pytest.mark.slow
+@NEEDS_PROMETHEUS
+async def test_each_panel_shows_something_and_nothing_is_counted_twice(
+    server: RedisServer, site: Site, caplog: Log, tmp_path: Path
+) -> None:
+    caplog.set_level("INFO", metrics.__name__)
+    requests = [Request(site.url(f"/slow/{number}")) for number in range(3)]
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, SEMAPHORE_LIMITS={"127.0.0.1": 2})
+    await site.until(lambda: site.now == 2)
+    await set_one_aside(server, "shop")
+    async with serving(server, None) as page:
+        node = urlsplit(await address(caplog)).netloc
+        both = {"nodes": node, "serve": urlsplit(page.url).netloc}
+        async with prometheus(tmp_path, **both) as asked:
+            for expression in expressions():
+                async with asyncio.timeout(TIMEOUT_S):
+                    while not await evaluated(asked, expression):  # noqa: ASYNC110
+                        await asyncio.sleep(0.1)
+            held, limit = (target["expr"] for target in PANELS[1]["targets"])
+            assert await evaluated(asked, "sum(up)") == [2]
+            assert await evaluated(asked, held) == await evaluated(asked, limit) == [2]
+            assert await evaluated(asked, PANELS[2]["targets"][0]["expr"]) == [0]
+    await crawl.finished(site)
