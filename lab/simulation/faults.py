@@ -67,8 +67,15 @@ class Misfortune:
                 self.note_loss()
                 server.evict(fault.of)
             case "replica":  # which lacks the last calls takes over; a proxy may hide it
-                self._begin_life(self._copy_of(network.world.now - fault.of))
-                network.move_all() if fault.node % 2 else network.break_all()
+                is_hidden = fault.node % 2 == 1
+                take_over = partial(self._take_over, fault.of, is_hidden)
+                if is_hidden and not server.gives_scripts_info:
+                    server.after_info = take_over  # what INFO said is of another server, then
+                    network.world.after(
+                        network.lease / 2, lambda: server.after_info and take_over()
+                    )
+                else:
+                    take_over()
             case "split brain":
                 return self._cut_off_master(self._copy_of(network.world.now - fault.of))
             case "jump":
@@ -82,6 +89,12 @@ class Misfortune:
             case kind:
                 raise ValueError(kind)
         return None
+
+    def _take_over(self, lag: float, is_hidden: bool) -> None:
+        network = self.network
+        network.server.after_info = None
+        self._begin_life(self._copy_of(network.world.now - lag))
+        network.move_all() if is_hidden else network.break_all()
 
     def _cut_off_master(self, data: Any) -> End:
         """It takes no more writes, until a replica with these data takes over, unless another has.

@@ -191,8 +191,14 @@ def plan_for(seed: int) -> Plan:
 
 
 def plan_for_managed(seed: int) -> Plan:
-    """The same, where scripts may not use INFO, as on servers that people rent."""
-    return replace(plan_for(seed), gives_scripts_info=False)
+    """The same on a server as people rent it: scripts may not use INFO, and a proxy hides a replica
+    that takes over.
+    """
+    plan = plan_for(seed)
+    faults = tuple(
+        replace(fault, node=1) if fault.kind == "replica" else fault for fault in plan.faults
+    )
+    return replace(plan, faults=faults, gives_scripts_info=False)
 
 
 # Kinds of runs ----------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Server:
         self._lua.IS_FULL, self._lua.LACKS_REPLICAS = False, False
         self._lua.POLICY, self._lua.EVICTED = b"noeviction", 0
         self.gives_scripts_info = True
+        self.after_info: Callable[[], None] | None = None
+        """Called once, after the next INFO that a node asks for."""
         self._note_bug = note_bug
         self._scripts: set[bytes] = set()
         self._lives = 0
@@ -120,7 +122,10 @@ class Server:
             sha = self.execute((b"SCRIPT", b"LOAD", text), now)
             return self.execute((name.replace(b"EVAL", b"EVALSHA"), sha, *rest), now)
         if name not in (b"EVALSHA", b"EVALSHA_RO"):
-            return self._run(self._lua.redis.call, False, command)
+            reply = self._run(self._lua.redis.call, False, command)
+            if name == b"INFO" and len(command) == 1 and self.after_info is not None:
+                self.after_info()
+            return reply
         sha, keys = arguments[0], int(arguments[1])
         if sha not in self._scripts:
             return NoScriptError("NOSCRIPT No matching script.")
