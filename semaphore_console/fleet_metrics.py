@@ -43,7 +43,8 @@ Rows = Sequence[Mapping[str, Any]]
 class ClusterMetrics:
     """The metrics of all nodes: one target for Prometheus, in place of one for each crawl."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
         self._started: dict[str, int] = {}  # by scope, in the last snapshot counted
         self._labels = ScopeLabels(lambda scope: self._started.get(scope, 0))
         self._granted: Tally[str] = Tally()  # by label
@@ -73,7 +74,8 @@ class ClusterMetrics:
         """All metrics of the last snapshot. The registry calls it."""
         snapshot = self._snapshot
         is_up = int(snapshot is not None)
-        yield _total("server_up", "1 if the Redis server answers, else 0.", is_up)
+        text = "1 if the Redis server answers, else 0."
+        yield gauge("server_up", text, {self._prefix: is_up}, ["prefix"])
         if snapshot is None:
             return  # old figures would look new
         self.count_starts(snapshot)

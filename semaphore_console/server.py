@@ -25,6 +25,7 @@ from semaphore_console.view import show, show_section
 from semaphore_middleware.commands.snapshot import EMPTY
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
+from semaphore_middleware.model.options import prefix_named
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Page:
         self._sections = sections
         self._auth = auth
         self._last_hour = LastHour()
-        self._metrics = ClusterMetrics()
+        self._metrics = ClusterMetrics(admin.prefix)
         self._poller = Poller(snapshots(admin, self._last_hour), INTERVAL_S)
         # With one Redis server for all, the log need not report its absence twice.
         self._pollers = {
@@ -150,7 +151,7 @@ class Page:
         if opened := shown["opened"]:
             opened["history"] = self._last_hour.figures_of(opened["scope"])
         body = {
-            "server": self._admin.server,
+            "server": f"{self._admin.server}{prefix_named(self._admin.prefix)}",
             "problem": _problem(self._poller),
             "problem_since": self._poller.away_since,
             "can_change": self._auth.allows_changes,

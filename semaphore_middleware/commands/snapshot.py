@@ -332,11 +332,14 @@ def _is_known(seen: Inspection) -> bool:
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
     """Raise `SettingsError` for a URL, for a host with a port, and for 'all' except as the scope of
-    `limit`, unless a scope in use or a rule has this name. `every` is the way to write all sites.
+    `limit`, unless a scope in use or a rule has this name; and for '*' where `every`, the way to
+    write all sites, is another one.
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """
     refuse_url(name, repr(name))
+    if name == EVERY and verb != "limit" and every != repr(EVERY):
+        raise SettingsError(f"for all sites, write {every} in place of {name!r}")
     if name != ALL or verb == "limit":
         return
     if not (await admin.inspect(name)).members and await admin.rule(name) is None:

@@ -190,6 +190,10 @@ def _load(point: EntryPoint) -> Verb:
     return Verb(problem, fail, fail)
 
 
+MEANT = {"unpause": "resume", "unlimit": "reset"}
+"""Verbs that users try, and those that they mean: the one most like it is the opposite."""
+
+
 class VerbParser(argparse.ArgumentParser):
     """Reports a wrong option in one line, with a hint at a name like it, or at the help."""
 
@@ -232,7 +236,8 @@ class VerbCommand(ScrapyCommand):
         elif name.startswith("-"):
             self._fail(f"unexpected {name!r}; see scrapy {self.name} -h", Status.WRONG)
         else:
-            hint = did_you_mean(name, points) or f"; there are {', '.join(sorted(points))}"
+            hint = did_you_mean(MEANT.get(name, name), points)
+            hint = hint or f"; there are {', '.join(sorted(points))}"
             self._fail(f"there is no verb {name!r}{hint}", Status.WRONG)
 
     def _list_parser(self, points: dict[str, EntryPoint]) -> argparse.ArgumentParser:

@@ -20,7 +20,7 @@ from semaphore_middleware.model.hosts import EVERY, decoded, encoded, parse_name
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.options import check_job, check_weight
+from semaphore_middleware.model.options import DEFAULT_PREFIX, check_job, check_weight
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.redis import embedded
@@ -80,7 +80,7 @@ class Admin:
         *,
         name: str | None = None,
         lease: float = 15.0,
-        prefix: str = "semaphore",
+        prefix: str = DEFAULT_PREFIX,
         url_from: str = "the server's URL",
         credentials: Callable[[], object] | None = None,
         redis_options: Mapping[str, Any] | None = None,

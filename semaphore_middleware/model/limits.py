@@ -50,7 +50,7 @@ def parse_rate(text: Any, where: str, *, allowed: str = ALLOWED_RATE) -> float:
     """The seconds between two starts, on average, at a rate like '60/m'. Raises `SettingsError`."""
     written = re.fullmatch(r"([0-9.eE+-]+)/([smhd])", text) if isinstance(text, str) else None
     if written is None:
-        raise not_allowed(text, where, allowed)
+        raise not_allowed(text, where, f"{allowed}{_hint_at_rate(text)}")
     number, unit = written.groups()
     try:
         interval_s = UNITS_S[unit] / float(number)
@@ -59,6 +59,13 @@ def parse_rate(text: Any, where: str, *, allowed: str = ALLOWED_RATE) -> float:
     if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_S:
         raise not_allowed(text, where, allowed)
     return interval_s
+
+
+def _hint_at_rate(text: Any) -> str:
+    """How to write a rate whose unit is written out: '10/min', '10 per minute'."""
+    words = r"\s*([0-9.]+)\s*(?:/|per)\s*([smhd])[a-z]*\s*"
+    meant = re.fullmatch(words, text, re.ASCII | re.IGNORECASE) if isinstance(text, str) else None
+    return f"; write '{meant[1]}/{meant[2].lower()}'" if meant else ""
 
 
 def rate_text(interval_s: float) -> str:
@@ -151,7 +158,7 @@ PARTS = (
     ),
     Part(
         name="delay",
-        allowed="0 to 1e9 seconds",
+        allowed="a number of seconds, 0 to 1e9",
         check=check_number,
         type=float,
         default=0.0,
@@ -166,7 +173,7 @@ PARTS = (
     ),
     Part(
         name="jitter",
-        allowed="0 to 1",
+        allowed="a number, 0 to 1",
         check=partial(check_number, most=1),
         type=float,
         default=0.0,
@@ -225,13 +232,14 @@ PARTS = (
 """All parts of a limit. What is new also needs a field of `Limit`, and what it does in Lua."""
 BY_NAME: Mapping[str, Part] = {part.name: part for part in PARTS}
 ALLOWED_LIMIT = "an integer >= 1, None for no limit, or a dict with any of " + ", ".join(
-    f"'{part.name}' ({part.allowed})" for part in PARTS
+    f"'{part.name}'" for part in PARTS
 )
 
 
-def check_part(name: str, value: Any, where: str) -> Any:
+def check_part(name: str, value: Any, where: str, allowed: str = "") -> Any:
     """One part's value as users write it. Raises `SettingsError`."""
-    return BY_NAME[name].check(value, where, allowed=ALLOWED_LIMIT)
+    part = BY_NAME[name]
+    return part.check(value, where, allowed=allowed or part.allowed)
 
 
 def _check_needs(parts: Mapping[str, Any], where: str) -> None:
@@ -239,9 +247,7 @@ def _check_needs(parts: Mapping[str, Any], where: str) -> None:
     for part in PARTS:
         value = parts.get(part.name, part.default)
         if part.needs_it and value != part.default and parts[part.of] is None:
-            raise SettingsError(
-                f"{where}: a {part.name!r} needs a {part.of!r}; allowed is {ALLOWED_LIMIT}"
-            )
+            raise SettingsError(f"{where}: a {part.name!r} needs a {part.of!r}")
 
 
 # Limits ------------------------------------------------------------------------------------------
@@ -406,10 +412,7 @@ def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
     alone = [part.name for part in PARTS[1:] if not part.of]
     if any(map(parts.get, alone)):
         *names, last = map(repr, alone)
-        raise SettingsError(
-            f"{where}: a {', '.join(names)} or {last} needs a 'concurrency'; "
-            f"allowed is {ALLOWED_LIMIT}"
-        )
+        raise SettingsError(f"{where}: a {', '.join(names)} or {last} needs a 'concurrency'")
     return None
 
 
@@ -420,10 +423,10 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {"concurrency": None}
     if not isinstance(value, Mapping):
-        return {"concurrency": check_part("concurrency", value, where)}
+        return {"concurrency": check_part("concurrency", value, where, ALLOWED_LIMIT)}
     unknown = [key for key in value if key not in BY_NAME]
     if unknown:
-        hint = did_you_mean(str(unknown[0]), BY_NAME) or f"; allowed is {ALLOWED_LIMIT}"
+        hint = did_you_mean(str(unknown[0]), BY_NAME) or f"; allowed are {', '.join(BY_NAME)}"
         raise SettingsError(f"{where}: unknown key {unknown[0]!r}{hint}")
     parts: dict[str, Any] = {
         key: None

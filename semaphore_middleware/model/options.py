@@ -15,9 +15,17 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.validation import check_number, check_prefix, not_allowed
 
+DEFAULT_PREFIX = "semaphore"
 LONGEST_JOB = 100  # characters
 WEIGHT_MIN = 0.001
 WEIGHT_MAX = 1_000_000.0
+
+
+def prefix_named(prefix: str) -> str:
+    """The prefix of all keys, to be read behind the server's address; empty if it is the default
+    one.
+    """
+    return "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
 
 
 def check_job(job: Any, where: str) -> str:
@@ -97,7 +105,7 @@ class NodeOptions:
     on all nodes."""
     turn: float = _row(0.1, check_number)
     """Time for which a permit may serve further requests; 0: it serves one only."""
-    prefix: str = _row("semaphore", check_prefix)
+    prefix: str = _row(DEFAULT_PREFIX, check_prefix)
     """The first part of every key."""
     job: str = _row("", check_job)
     """The job of this node: its permits count in the job's share. Waiting jobs share a scope's

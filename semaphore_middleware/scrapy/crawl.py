@@ -129,7 +129,9 @@ class Crawl:
             await self._engine.reach(
                 self._server, self.semaphore.open(), timeout, lambda: self.semaphore.problem
             )
-            log_start(self.semaphore.node, self._server, self._embedded is not None, limits)
+            is_embedded = self._embedded is not None
+            prefix = self.settings.prefix
+            log_start(self.semaphore.node, self._server, prefix, is_embedded, limits)
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True

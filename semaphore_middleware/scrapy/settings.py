@@ -17,7 +17,12 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
-from semaphore_middleware.model.options import NodeOptions, check_credentials, check_job
+from semaphore_middleware.model.options import (
+    NodeOptions,
+    check_credentials,
+    check_job,
+    prefix_named,
+)
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
@@ -336,17 +341,18 @@ def _number(settings: BaseSettings, name: str, default: float) -> float:
 logger = logging.getLogger(__name__)
 
 
-def log_start(node: str, server: str, is_embedded: bool, limits: LimitTable) -> None:
+def log_start(node: str, server: str, prefix: str, is_embedded: bool, limits: LimitTable) -> None:
     """Log this node's name, the server without its password, and the default limit."""
     default = limits.default
     assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
     delay = f", delay {default.delay:g} s" if default.delay else ""
     embedded = " (embedded: only for this user's crawls on this machine)" if is_embedded else ""
     logger.info(
-        "Node %s shares its limits with all nodes at %s%s. Default limit of a site: concurrency "
+        "Node %s shares its limits with all nodes at %s%s%s. Default limit of a site: concurrency "
         "%d%s.",
         node,
         server,
+        prefix_named(prefix),
         embedded,
         default.concurrency,
         delay,
@@ -357,12 +363,22 @@ ENVIRONMENT = ("SEMAPHORE_EMBEDDED_DIRECTORY", "SEMAPHORE_TOKEN")
 """Names read from the environment alone."""
 
 
+OF_SCRAPY = {
+    "CONCURRENCY": "CONCURRENT_REQUESTS_PER_DOMAIN",
+    "CONCURRENT_REQUESTS": "CONCURRENT_REQUESTS_PER_DOMAIN",
+    "DELAY": "DOWNLOAD_DELAY",
+}
+"""Names that users try with our prefix, and the settings of Scrapy that they mean."""
+
+
 def unknown_names(names: Iterable[str]) -> Iterator[str]:
     """A line for each unknown name with the prefix of our settings."""
     for name in names:
         if name.startswith("SEMAPHORE_") and name not in SETTINGS:
             is_read = name in ENVIRONMENT
             hint = "; set it in the environment" if is_read else did_you_mean(name, SETTINGS)
+            if meant := OF_SCRAPY.get(name.removeprefix("SEMAPHORE_")):
+                hint = f"; did you mean {meant}?"
             yield f"{name}: there is no such setting{hint}"
 
 

@@ -61,7 +61,7 @@ async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
             assert value(seen, "state", scope=scope, state=state) == 1
         assert value(seen, "state", scope="d", state="idle") is None
         assert value(seen, "limit", scope="b") == math.inf
-        assert (value(seen, "nodes"), value(seen, "server_up")) == (2, 1)
+        assert (value(seen, "nodes"), value(seen, "server_up", prefix="semaphore")) == (2, 1)
         assert value(seen, "node_permits_held", node=b.node) == 2
         assert value(seen, "job_permits_held", scope="a", semaphore_job="shop") == 1
         assert 190 < (value(seen, "backoff_seconds", scope="c") or 0.0) <= 200
@@ -135,4 +135,6 @@ async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer)
             assert (await seen_at(page)).of("a")[0] == 1
         with server.frozen():
             seen = await seen_at(page)
-    assert [(name, seen[name]) for name, _ in seen.samples] == [("scrapy_semaphore_server_up", 0)]
+    assert [(name, up) for (name, _), up in seen.samples.items()] == [
+        ("scrapy_semaphore_server_up", 0)
+    ]

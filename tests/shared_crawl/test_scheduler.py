@@ -781,10 +781,13 @@ async def test_a_node_that_was_silent_says_so(
 
 
 async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) -> None:
-    async with joined(client, CRAWL_MAX_PAGE=9, CRAWL_DATE="today"):
+    async with joined(client, CRAWL_MAX_PAGE=9, CRAWL_NAME="shop", CRAWL_DATE="today"):
         pass
     said = [line for line in caplog.messages if "there is no such setting" in line]
-    assert said == ["CRAWL_MAX_PAGE: there is no such setting; did you mean CRAWL_MAX_PAGES?"]
+    assert said == [
+        "CRAWL_MAX_PAGE: there is no such setting; did you mean CRAWL_MAX_PAGES?",
+        "CRAWL_NAME: there is no such setting; did you mean CRAWL?",
+    ]
 
 
 async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:

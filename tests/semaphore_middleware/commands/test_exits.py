@@ -85,6 +85,8 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("status", "--frob"), "unexpected '--frob'; see scrapy semaphore status -h"),
         (("status", "--nodse"), "unexpected '--nodse'; did you mean --nodes?"),
         (("statsu",), "there is no verb 'statsu'; did you mean status?"),
+        (("unpause", "a"), "there is no verb 'unpause'; did you mean resume?"),
+        (("pause", "*"), "for all sites, write --all in place of '*'"),
         (("halt",), "there is no verb 'halt'; there are evict, gate, limit, pause"),
         (
             ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),

@@ -107,17 +107,26 @@ async def test_everything_is_off(server: RedisServer, site: Site, caplog: Log, b
     assert site.arrivals == ["/page/"]
 
 
+async def test_the_log_names_a_prefix_of_its_own(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    caplog.set_level("INFO")
+    await crawl_of(server, site, SEMAPHORE_PREFIX="other").finished()
+    assert f"{SHARED} at {server.url}, prefix 'other'. " in caplog.text
+
+
 async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO")
     limits = {"127.0.0.1": 1, "text": 1, "ip:*": 2}
     mistakes = {"SEMAPHORE_LIMIT": 2, "SEMAPHORE_XYZ": 1, "SEMAPHORE_LIMITS": limits}
-    mistakes["SEMAPHORE_TOKEN"] = "secret"
+    mistakes |= {"SEMAPHORE_TOKEN": "secret", "SEMAPHORE_DELAY": 3}
     crawl = crawl_of(server, site, SEMAPHORE_NODE="one", DOWNLOAD_DELAY=0.01, **mistakes)
     await crawl.gave_back(1, site)
     said = "\n".join(caplog.messages)
     assert re.search(rf"Node one-.* {SHARED} at {re.escape(server.url)}\. ", said)
     assert "Default limit of a site: concurrency 1, delay 0.01 s." in said
     assert "SEMAPHORE_LIMIT: there is no such setting; did you mean SEMAPHORE_LIMITS?" in said
+    assert "SEMAPHORE_DELAY: there is no such setting; did you mean DOWNLOAD_DELAY?" in said
     assert "SEMAPHORE_XYZ: there is no such setting" in said
     assert "SEMAPHORE_TOKEN: there is no such setting; set it in the environment" in said
     assert "SEMAPHORE_LIMITS has limits of the kind 'ip', but SEMAPHORE_SCOPES lacks 'ip'" in said
