@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
+from weakref import WeakSet
 
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
@@ -203,6 +204,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         self._rules: OrderedDict[str, SiteRules] = OrderedDict()
         """By origin, in the order of their last use."""
         self._loading: dict[str, Loading] = {}  # by origin
+        self._forbidding: WeakSet[RobotParser] = WeakSet()  # those that have forbidden a page
 
     async def process_request(  # type: ignore[override]  # Scrapy's returns nothing
         self, request: Request
@@ -227,6 +229,14 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         except IgnoreRequest as error:
             if rp is self._parser_of_unreadable:
                 raise RobotsTxtUnreadableError(f"{error}, which cannot be read") from None
+            if rp is not None and rp not in self._forbidding:
+                self._forbidding.add(rp)
+                logger.info(
+                    "The robots.txt of %s forbids %s, as it may forbid other pages: they are not "
+                    "fetched, and not named again (ROBOTSTXT_OBEY).",
+                    origin_of(request),
+                    request,
+                )
             raise
 
     async def robot_parser(self, request: Request) -> RobotParser | None:

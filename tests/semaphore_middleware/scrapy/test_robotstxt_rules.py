@@ -192,7 +192,10 @@ async def test_an_unreachable_one_may_allow(server: RedisServer, site: Site, cap
         assert "its requests are allowed" in caplog.text
 
 
-async def test_unreadable_is_told_from_forbidding(server: RedisServer, site: Site) -> None:
+async def test_unreadable_is_told_from_forbidding(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    caplog.set_level("INFO")
     (forbidding,) = await more_hosts(site, 1)
     site.robots_as = {"127.0.0.1": "/status/500", forbidding: "/rules"}
     site.robots = FORBIDDING
@@ -203,6 +206,10 @@ async def test_unreadable_is_told_from_forbidding(server: RedisServer, site: Sit
         with pytest.raises(IgnoreRequest) as raised:
             await download(Request(site.url("/page/", forbidding)))
         assert type(raised.value) is IgnoreRequest
+        with pytest.raises(IgnoreRequest):
+            await download(Request(site.url("/page/2", forbidding)))
+        assert caplog.text.count(f"The robots.txt of http://{forbidding}") == 1
+        assert f"forbids <GET {site.url('/page/', forbidding)}>" in caplog.text
 
 
 async def test_a_parser_that_fails_forbids(server: RedisServer, site: Site, caplog: Log) -> None:
