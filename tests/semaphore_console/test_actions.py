@@ -90,7 +90,7 @@ REFUSED: list[tuple[Any, str]] = [
     (OF_HOST | {"limit": 0}, f"the limit of {HOST!r} = 0: allowed is an int"),
     (OF_HOST | {"limit": "2"}, f"the limit of {HOST!r} = '2': allowed is"),
     (OF_HOST | {"limit": {"delay": float("nan")}}, "= nan: allowed is"),
-    (OF_HOST | {"limit": {"speed": 1}}, "unknown key 'speed'; allowed is"),
+    (OF_HOST | {"limit": {"speed": 1}}, "unknown key 'speed'; allowed are"),
     (OF_HOST, "a 'limit' belongs to the action 'limit'"),
     (OF_HOST | {"action": "pause", "limit": 3}, "a 'limit' belongs to the action 'limit'"),
     ({"action": "pause", "name": 7}, "name = 7: allowed is a text"),

@@ -151,7 +151,7 @@ async def test_names_and_patterns_fit_what_they_say(server: RedisServer) -> None
 async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     bad: list[tuple[str, Any, str]] = [
-        (HOST, {"speed": 1}, f"the limit of {HOST!r}: unknown key 'speed'; allowed is"),
+        (HOST, {"speed": 1}, f"the limit of {HOST!r}: unknown key 'speed'; allowed are"),
         ("", 1, "the limit of '': the host is empty; allowed is a host or '*.host'"),
         ("a\nb", 1, r"the limit of 'a\nb': a name has no control characters"),
         (f"*{'.a' * 11}", 1, f"the limit of '*{'.a' * 11}': allowed are at most 10 labels after"),
