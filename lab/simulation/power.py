@@ -38,6 +38,8 @@ class Rule:
     instead: str = ""
     seed: int = 0
     """One that sees when it is not kept; 0: none is known."""
+    is_slow: bool = False
+    """That seed takes seconds."""
 
 
 TABLE = Path(__file__).with_suffix(".toml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -206,6 +206,7 @@ def clean(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
+@cache
 def registered_domain_finder() -> Callable[[str], str]:
     """A function from a host to its registered domain: the host itself if it has none."""
     from tldextract import TLDExtract

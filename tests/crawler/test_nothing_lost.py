@@ -33,7 +33,7 @@ def test_pages_of_nodes_that_are_cut_off_while_they_are_stopping(
 ) -> None:
     """As in three rollouts with a grace period that is shorter than the pages take."""
     with serving(pages=8) as site:
-        site.latency = 30.0
+        site.latency = 8.0
         command = crawl(site, "-s", "CRAWL=rollout", "-s", "CRAWL_LEASE=0.5")
         for rollout in range(1, 4):
             node = scrapy(*command)

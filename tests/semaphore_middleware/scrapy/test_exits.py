@@ -17,7 +17,7 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
-from semaphore_middleware.scrapy import downloads
+from semaphore_middleware.scrapy import closing, downloads
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.versions import (
     CannotResolveHostError,
@@ -371,6 +371,7 @@ async def test_permit_without_a_place_goes_back_at_once(
     server: RedisServer, site: Site, monkeypatch: Patch, is_closing: bool
 ) -> None:
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(closing, "GOES_ON_S", 0.5)  # what bypassed the scheduler does so
     elsewhere = Request(site.url("/slow/elsewhere", host="localhost"))
     crawl = Crawl(server, elsewhere, CONCURRENT_REQUESTS=1)
     await site.until(lambda: site.now == 1)

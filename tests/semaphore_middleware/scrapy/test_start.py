@@ -111,7 +111,8 @@ async def test_the_log_names_a_prefix_of_its_own(
     server: RedisServer, site: Site, caplog: Log
 ) -> None:
     caplog.set_level("INFO")
-    await crawl_of(server, site, SEMAPHORE_PREFIX="other").finished()
+    settings = {"SEMAPHORE_PREFIX": "other", "SEMAPHORE_RECOVERY_WAIT": 0}
+    await crawl_of(server, site, **settings).finished()
     assert f"{SHARED} at {server.url}, prefix 'other'. " in caplog.text
 
 
