@@ -30,6 +30,10 @@ class StuckError(Exception):
     """What a run waits for does not happen."""
 
 
+STOOD_STILL = "This process stood still for", "has blocked the event loop for"
+"""What a node logs: where it could not do anything, and where only its event loop could not."""
+
+
 @dataclass(frozen=True)
 class Plan:
     seed: str
@@ -206,7 +210,8 @@ class World:
         verdict.lost_permits = sum(node.stat("semaphore/lost") for node in self.nodes)
         for node in self.nodes:
             long = any(span.end - span.start > self.lease for span in node.stills)
-            if long and node.status == 0 and "This process stood still for" not in node.log:
+            says_so = any(line in node.log for line in STOOD_STILL)
+            if long and node.status == 0 and not says_so:
                 verdict.problems.append(f"{node.name} does not say that it stood still")
         return verdict
 
