@@ -23,15 +23,13 @@ from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, is_stopped
 
+STOOD_STILL = "This process stood still for", "has blocked the event loop for"
+"""What a node logs: where it could not do anything, and where only its event loop could not."""
 T = TypeVar("T")
 
 
 class StuckError(Exception):
     """What a run waits for does not happen."""
-
-
-STOOD_STILL = "This process stood still for", "has blocked the event loop for"
-"""What a node logs: where it could not do anything, and where only its event loop could not."""
 
 
 @dataclass(frozen=True)
