@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from scrapy.settings import BaseSettings
 
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.index import Index
 from semaphore_middleware.redis.protocol import batches
 from shared_crawl.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
 from shared_crawl.codec import StartEncoder
@@ -22,9 +24,6 @@ from shared_crawl.starts import stripped
 
 CRAWLS_PER_CALL = 100  # counted in one round trip
 ADDED_PER_CALL = 500  # requests
-KEYS_PER_CALL = 200  # added to the index in one command
-INDEX_KEPT_MS = 8 * 86_400_000  # so it has ended crawls for no longer
-BEGUN, COMPLETE = b"\0begun", b"\0complete"  # in the index
 
 
 class Crawls:
@@ -125,36 +124,16 @@ class Crawls:
     async def _names(self, connection: Connection) -> list[str]:
         """The names of the crawls with keys on this master, and of some that had one."""
         head, tail = b"{%b:" % encoded(self.prefix), b"}:run"
-        keys = await self._listed(connection)
-        if keys is None:
-            keys = await connection.scan(head, tail)
-            await self._index(connection, [*keys, COMPLETE])
+        search = partial(connection.scan, head, tail)
+        if self._server.is_cluster:  # whose nodes cannot add to one index
+            keys = await search()
+        else:
+            keys = await Index(index_key(self.prefix)).names(connection, search)
         names = []
         for key in keys:
             with suppress(UnicodeDecodeError):  # not ours
                 names.append(key[len(head) : -len(tail)].decode("utf-8", "surrogatepass"))
         return names
-
-    async def _listed(self, connection: Connection) -> set[bytes] | None:
-        """The keys in the index; None: it lacks some. Then it is begun, so that it gets those of
-        the crawls that begin from now on.
-        """
-        if self._server.is_cluster:
-            return None
-        listed = await connection.scan_set(index_key(self.prefix))
-        if COMPLETE in listed:
-            return listed - {COMPLETE, BEGUN}
-        await self._index(connection, [BEGUN])
-        return None
-
-    async def _index(self, connection: Connection, members: Sequence[bytes]) -> None:
-        """Add to the index. Who may only read cannot, and looks at all keys each time."""
-        if self._server.is_cluster:
-            return
-        key = index_key(self.prefix)
-        for some in batches(members, KEYS_PER_CALL):
-            await connection.call([("ZADD", key, *itertools.chain(*((0, each) for each in some)))])
-        await connection.call([("PEXPIRE", key, INDEX_KEPT_MS)])
 
 
 def _is_of_another_type(reply: object) -> bool:

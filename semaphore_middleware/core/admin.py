@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import math
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, Self
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
@@ -27,7 +24,8 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.calls import Begun, begin_epoch, pack_begin
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import url_from_environment
-from semaphore_middleware.redis.keys import COMPLETE, INDEX_KEPT_MS, Keys
+from semaphore_middleware.redis.index import Index
+from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
@@ -316,20 +314,12 @@ class Admin:
 
     async def _scopes(self, connection: Connection) -> set[str]:
         """The scopes with a key, and some that had one a short while ago."""
-        listed = await connection.scan_set(self._keys.index)
-        if COMPLETE in listed:
-            return set(map(decoded, listed - {COMPLETE}))
-        found = set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
-        await self._index(connection, found)
-        return found
 
-    async def _index(self, connection: Connection, scopes: set[str]) -> None:
-        """Make the index anew. Who may only read cannot, and looks at all keys each time."""
-        ends = 1000 * time.time() + INDEX_KEPT_MS
-        for some in batches([COMPLETE, *map(encoded, scopes)], SCOPES_PER_CALL):
-            scores = ((math.inf if name == COMPLETE else ends, name) for name in some)
-            await connection.call([("ZADD", self._keys.index, *chain(*scores))])
-        await connection.call([("PEXPIRE", self._keys.index, INDEX_KEPT_MS)])
+        async def search() -> list[bytes]:
+            found = await connection.scan(self._keys.scopes)
+            return [encoded(self._keys.scope_of(key)) for key in found]
+
+        return set(map(decoded, await Index(self._keys.index).names(connection, search)))
 
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])
