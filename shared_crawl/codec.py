@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -30,12 +29,11 @@ logger = logging.getLogger(__name__)
 
 JAR = "jar"
 """A field of ours: the cookies of the request's session."""
-HOSTS_REMEMBERED = 1024  # with their domains
 
 
 def domain_finder() -> Callable[[Request], str]:
     """A function from a request to the registered domain of its host."""
-    registered_domain = lru_cache(HOSTS_REMEMBERED)(registered_domain_finder())
+    registered_domain = registered_domain_finder()
     return lambda request: registered_domain(urlparse_cached(request).hostname or "")
 
 

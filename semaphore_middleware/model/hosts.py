@@ -22,6 +22,7 @@ MAX_SCOPE_CHARS = 1000
 """Of a scope's name: each call sends it, and the server and all nodes keep it."""
 ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+HOSTS_REMEMBERED = 1024  # with what follows from them: each request needs it several times
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "ip", "name")
@@ -214,6 +215,7 @@ def registered_domain_finder() -> Callable[[str], str]:
     # With the bundled list of suffixes: by default tldextract asks the network and writes to disk.
     extract = TLDExtract(cache_dir=None, suffix_list_urls=())
 
+    @lru_cache(HOSTS_REMEMBERED)
     def registered_domain(host: str) -> str:
         host = normal_host(host)
         found = extract.extract_str(host)

@@ -19,6 +19,7 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     ALL,
     ALLOWED_SCOPE,
+    HOSTS_REMEMBERED,
     MAX_SCOPE_CHARS,
     PREFIXED_KINDS,
     VIA,
@@ -42,7 +43,6 @@ KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
 MAX_NAMES = 10
 """Of one request, in meta or from a callable: each name is a permit to wait for."""
-HOSTS_REMEMBERED = 1024  # with their scopes cached: each request needs them several times
 PROXY_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 ALLOWED_NAMES = f"{ALLOWED_SCOPE}, or a list of 1 to {MAX_NAMES} of them"
@@ -119,7 +119,7 @@ class ScopeFinder:
         self._look_up_in_slots = look_up if has_slots else None
         """Its scopes are parts of slots, by their hosts."""
         if "domain" in kinds:
-            self._domain_of = lru_cache(HOSTS_REMEMBERED)(registered_domain_finder())
+            self._domain_of = registered_domain_finder()
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
