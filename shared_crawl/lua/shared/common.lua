@@ -55,6 +55,7 @@ most_pages = tonumber(most_pages or 0)
 most_of_site = tonumber(most_of_site or 0)
 most_of_domain = tonumber(most_of_domain or 0)
 local has_budgets = most_of_site > 0 or most_of_domain > 0
+local NO_BUDGETS = {}
 
 -- Leases are timed by the crawl's own clock. It follows the server's wall clock, in steps of a part of a
 -- lease at most, and never goes back: setting the wall clock ends no lease of a living node.
@@ -99,6 +100,7 @@ end
 -- What a site's pages count for: by name in `budgets`, the most pages. Behind a zero byte `budgets` has the
 -- number of taken requests.
 local function budgets_of(site)
+  if not has_budgets then return NO_BUDGETS end
   local found = {}
   if most_of_site > 0 then found[site] = most_of_site end
   if most_of_domain > 0 then found[domain_of(site) .. '\2'] = most_of_domain end
