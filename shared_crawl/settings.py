@@ -197,6 +197,6 @@ def misspelt(names: Iterable[str]) -> Iterator[str]:
     """A line for each name close to ours. Other names in `CRAWL_` may be the project's own."""
     for name in names:
         is_known = name in CHECKS or not name.startswith("CRAWL_")
-        hint = "; did you mean CRAWL?" if name == "CRAWL_NAME" else ""
-        if not is_known and (hint := hint or did_you_mean(name, CHECKS, "CRAWL_")):
+        meant = {"CRAWL_NAME": "CRAWL"}
+        if not is_known and (hint := did_you_mean(name, CHECKS, "CRAWL_", meant)):
             yield f"{name}: there is no such setting{hint}"

@@ -236,7 +236,7 @@ class VerbCommand(ScrapyCommand):
         elif name.startswith("-"):
             self._fail(f"unexpected {name!r}; see scrapy {self.name} -h", Status.WRONG)
         else:
-            hint = did_you_mean(MEANT.get(name, name), points)
+            hint = did_you_mean(name, points, meant=MEANT)
             hint = hint or f"; there are {', '.join(sorted(points))}"
             self._fail(f"there is no verb {name!r}{hint}", Status.WRONG)
 

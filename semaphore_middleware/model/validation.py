@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semaphore_middleware.errors import SettingsError
@@ -151,10 +152,17 @@ def checked(check: Callable[[Any, str], T], value: Any, where: str) -> T:
         raise SettingsError(f"{where} = {shown(value)} raised {shown(error)}") from error
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    prefix: str = "",
+    meant: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """A hint at the known name closest to a misspelt one; empty if none is close. A common `prefix`
-    does not count as likeness.
+    does not count as likeness. `meant` has other names that people try, with what they mean.
     """
+    if name in meant:
+        return f"; did you mean {meant[name]}?"
     ends = [candidate.removeprefix(prefix) for candidate in known]
     alike = get_close_matches(name.removeprefix(prefix), ends, 1, cutoff=0.75)
     return f"; did you mean {prefix}{alike[0]}?" if alike else ""

@@ -364,11 +364,14 @@ ENVIRONMENT = ("SEMAPHORE_EMBEDDED_DIRECTORY", "SEMAPHORE_TOKEN")
 
 
 OF_SCRAPY = {
-    "CONCURRENCY": "CONCURRENT_REQUESTS_PER_DOMAIN",
-    "CONCURRENT_REQUESTS": "CONCURRENT_REQUESTS_PER_DOMAIN",
-    "DELAY": "DOWNLOAD_DELAY",
+    f"SEMAPHORE_{name}": meant
+    for name, meant in {
+        "CONCURRENCY": "CONCURRENT_REQUESTS_PER_DOMAIN",
+        "CONCURRENT_REQUESTS": "CONCURRENT_REQUESTS_PER_DOMAIN",
+        "DELAY": "DOWNLOAD_DELAY",
+    }.items()
 }
-"""Names that users try with our prefix, and the settings of Scrapy that they mean."""
+"""Names that users try, and the settings of Scrapy that they mean."""
 
 
 def unknown_names(names: Iterable[str]) -> Iterator[str]:
@@ -376,9 +379,8 @@ def unknown_names(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if name.startswith("SEMAPHORE_") and name not in SETTINGS:
             is_read = name in ENVIRONMENT
-            hint = "; set it in the environment" if is_read else did_you_mean(name, SETTINGS)
-            if meant := OF_SCRAPY.get(name.removeprefix("SEMAPHORE_")):
-                hint = f"; did you mean {meant}?"
+            like = did_you_mean(name, SETTINGS, meant=OF_SCRAPY)
+            hint = "; set it in the environment" if is_read else like
             yield f"{name}: there is no such setting{hint}"
 
 
