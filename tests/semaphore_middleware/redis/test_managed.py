@@ -3,11 +3,9 @@
 import re
 from itertools import count
 
-import pytest
-from redis.exceptions import ResponseError
-
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.admin import Admin
+from tests.semaphore_middleware.redis.test_epoch import evict_all
 from tests.support.nodes import KEYS, Caller, Outside, refusal
 from tests.support.restricted import NOT_IN_SCRIPTS, Restricted
 from tests.support.servers import RedisServer, free_port
@@ -18,14 +16,6 @@ def managed(server: RedisServer) -> Restricted:
     proxy = Restricted(server.path)
     proxy.lua = NOT_IN_SCRIPTS.format(command="INFO")
     return proxy
-
-
-def evict_all(outside: Outside) -> None:
-    outside.client.config_set("maxmemory", 1)
-    with pytest.raises(ResponseError):
-        outside.client.set("x", 1)
-    outside.client.config_set("maxmemory", 10**9)
-    assert outside.held() == {}
 
 
 async def test_nodes_and_operators_work(server: RedisServer, outside: Outside) -> None:
