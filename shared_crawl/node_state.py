@@ -278,18 +278,19 @@ class NodeState:
         self._on_no_starts()
         self._on_misfit(error)
 
-    def on_renewed(self, sent_at: float, reply: SyncReply) -> None:
-        """A call has renewed the lease."""
+    def on_renewed(self, call: SyncCall, reply: SyncReply) -> None:
+        """A call has renewed the lease. What has changed since it was made is told at once."""
         if reply.lease_expired:
-            self._on_lease_expired(sent_at)
-        self._renewal_at = sent_at + self.interval_s
+            self._on_lease_expired(call.made_at)
+        is_told = (call.working, call.stopping) == (self._working, self.prefetch.is_closing)
+        self._renewal_at = call.made_at + self.interval_s if is_told else 0.0
 
     def _on_synced(self, call: SyncCall, reply: SyncReply) -> None:
         had_suspect = self.prefetch.has_suspect
         self._request_limit = min(MAX_NEW_REQUESTS, self._request_limit + 1)
         del self._unreadable[: len(call.unreadable)]
         self.sums.on_sent(call.made_at, call.stats)
-        self.on_renewed(call.made_at, reply)
+        self.on_renewed(call, reply)
         self.prefetch.forget(call.finished)
         self._log_set_aside(reply.set_aside)
         self._log_gone(LOST, reply.lost)

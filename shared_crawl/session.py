@@ -252,7 +252,7 @@ class CrawlSession:
         except ServerUnreachableError as error:
             if call.new and is_full(error):  # all that a full server does for this node
                 renewed = await self._client.sync(working=call.working, stopping=call.stopping)
-                self._state.on_renewed(call.made_at, renewed)
+                self._state.on_renewed(call, renewed)
             raise
 
     async def _keep(self, connect: Callable[[], Awaitable[Connection]]) -> bool:

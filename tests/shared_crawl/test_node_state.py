@@ -124,6 +124,23 @@ def test_without_news_the_next_call_renews_the_lease(node: Node) -> None:
     assert node.call() is None
 
 
+def test_what_changes_while_a_call_is_under_way_is_told_in_the_next(node: Node) -> None:
+    node.reply(node.idles(), IdleReply(NextStep.WAIT, 60.0, [], 0))
+    node.now = node.state.call_at
+    done = SyncReply([], [], lease_expired=False, set_aside=[])
+    call = node.syncs()
+    node.state.on_held_open()
+    node.reply(call, done)
+    assert (call.working, node.state.call_at) == (False, 0.0)
+    call = node.syncs()
+    assert call.working
+    node.state.on_closing()
+    node.reply(call, done)
+    assert not call.stopping
+    assert node.exchange().stopping
+    assert node.call() is None
+
+
 def test_a_page_is_finished_only_in_the_call_that_brings_the_last_of_its_links(node: Node) -> None:
     node.begins("http://a/")
     node.enqueue(*urls("a", 40))
