@@ -34,6 +34,7 @@ PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 DOCS = (REPOSITORY / "docs/metrics.md").read_text("utf-8")
 [CONFIGURATION] = re.findall(r"```yaml\n# prometheus.yml\n(.*?)```", DOCS, re.DOTALL)
 RULES = REPOSITORY / "docker/scrapy-semaphore.rules.yml"
+VARIABLES = {"$__rate_interval": "1m", "$scope": ".*", "$node": ".*", "15s": "1s"}  # short steps
 NEEDS_PROMETHEUS = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="no prometheus: apt-get install prometheus"
 )
@@ -130,7 +131,7 @@ async def prometheus(directory: Path, **targets: str) -> AsyncIterator[str]:
 
 async def evaluated(prometheus: str, expression: str) -> list[float]:
     """The values that Prometheus finds now; none while it does not answer."""
-    for variable, value in {"$__rate_interval": "5s", "$scope": ".*", "$node": ".*"}.items():
+    for variable, value in VARIABLES.items():
         expression = expression.replace(variable, value)
     query = urlencode({"query": expression})
     with suppress(aiohttp.ClientError):
