@@ -11,7 +11,7 @@ from semaphore_middleware.core.observer import StatementRefused
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.calls import UnpackableError
 from tests.support.crawls import Log
-from tests.support.nodes import Recorder
+from tests.support.nodes import TIMEOUT_S, Recorder
 from tests.support.servers import RedisServer
 
 HUGE = 10**400
@@ -71,6 +71,8 @@ async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServ
             if number != HUGE:  # which is no limit
                 with refused("the limit of"):
                     await semaphore.acquire("s", number)
+        with refused(r"timeout = -0\.1: allowed is None, or a number >= 0"):
+            await semaphore.acquire("s", 1, timeout=-0.1)
         for value in ("high", math.nan, HUGE, Raising()):
             with refused("latency"):
                 held.answered(value)  # type: ignore[arg-type]
@@ -111,7 +113,10 @@ async def test_a_timeout_of_0_takes_what_is_free_now_or_nothing(server: RedisSer
         async with two.permit("free", 1, timeout=0):
             pass
         with server.frozen(), pytest.raises(AcquireTimeoutError):
-            await two.acquire("other", 1, timeout=0)
+            await two.acquire("late", 1, timeout=0)
+        async with one.permit("late", 1, timeout=TIMEOUT_S):
+            assert not two.permits(), "a grant that came too late was given back"
+    assert server.members() == {}
 
 
 def test_a_thread_has_the_same_checks(server: RedisServer) -> None:
