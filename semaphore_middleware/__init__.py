@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.middleware import SemaphoreMiddleware
     from semaphore_middleware.model.feedback import Backoff
     from semaphore_middleware.model.inspection import Inspection, Member, ServerState
-    from semaphore_middleware.model.limits import Limit
+    from semaphore_middleware.model.limits import Limit, LimitDict
     from semaphore_middleware.model.rules import Rule
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "HostDownError",
     "Inspection",
     "Limit",
+    "LimitDict",
     "Member",
     "Permit",
     "PermitLostError",
@@ -67,6 +68,7 @@ _MODULES = {  # of all names but the errors
     "FairSemaphore": "core.semaphore",
     "Inspection": "model.inspection",
     "Limit": "model.limits",
+    "LimitDict": "model.limits",
     "Member": "model.inspection",
     "Permit": "core.permit",
     "PermitSet": "core.permit",

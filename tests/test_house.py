@@ -13,8 +13,8 @@ from tests.support.paths import REPOSITORY, SOURCES
 
 PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
-    *("Inspection", "Limit", "Member", "Permit", "PermitLostError", "PermitSet", "Rule"),
-    *("SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
+    *("Inspection", "Limit", "LimitDict", "Member", "Permit", "PermitLostError", "PermitSet"),
+    *("Rule", "SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
     *("SettingsError", "SiteWalledError", "SemaphoreAddon", "SemaphoreMiddleware"),
     "SyncSemaphore",
 }

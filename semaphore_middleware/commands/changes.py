@@ -126,7 +126,7 @@ def _run_rule(verb: str, settings: BaseSettings, options: argparse.Namespace) ->
     return do_with_admin(settings, lambda admin: _change_all(admin, verb))
 
 
-async def _change(admin: Admin, verb: str, name: str, limit: Mapping[str, Any]) -> None:
+async def _change(admin: Admin, verb: str, name: str, limit: Any) -> None:
     """Change the rule of a scope or a pattern, and print it."""
     await check_name(admin, verb, name, "--all")
     parse_name(name, f"the limit of {name!r}")  # a bad name is not an unknown one

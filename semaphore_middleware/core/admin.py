@@ -16,7 +16,7 @@ from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import EVERY, decoded, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.lease import call_timeout
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import GivenLimit
 from semaphore_middleware.model.options import DEFAULT_PREFIX, check_job, check_weight
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
@@ -179,7 +179,7 @@ class Admin:
 
     # Set ----------------------------------------------------------------------------------------
 
-    async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
+    async def configure(self, name: str, limit: GivenLimit) -> None:
         """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.
 
         Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Self, TypeAlias, Unpack
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.cache import Cache
@@ -27,7 +27,7 @@ from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, Permit
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.lease import call_timeout
-from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
+from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
 from semaphore_middleware.model.validation import check_priority, check_timeout, not_allowed
 from semaphore_middleware.redis import embedded
@@ -38,8 +38,6 @@ from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 
-GivenLimit: TypeAlias = "int | Limit | Mapping[str, Any] | None"
-"""A limit as `SEMAPHORE_LIMITS` has them, or a `Limit`. What a dict leaves out is not limited."""
 Progress: TypeAlias = Callable[[int, bool], object]
 """Takes how many of its permits a request has, and whether it must wait for the next one."""
 
@@ -252,8 +250,8 @@ class FairSemaphore:
         """Wait for a permit of `scope`. All nodes together hold at most `limit`.
 
         `scope` is a text of 1 to 1000 characters: not a URL, and without control characters.
-        `limit` is a `Limit`, or written as in `SEMAPHORE_LIMITS`: what a dict leaves out is not
-        limited, and None leaves the limit to other nodes and operators. Where nodes name different
+        `limit` is a number, a `Limit`, or a `LimitDict`; None leaves the limit to other nodes and
+        operators. Where nodes name different
         limits, the lowest counts while the scope is in use. `timeout` is in seconds; 0 takes a
         permit that is free now, or none. May be cancelled at any time. The caller must `release()`
         the permit; `permit()` does so by itself. Of this node's requests that wait for the scope,

@@ -14,10 +14,10 @@ from weakref import WeakSet
 
 from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.core.semaphore import FairSemaphore, GivenLimit, checked_limit
+from semaphore_middleware.core.semaphore import FairSemaphore, checked_limit
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
 from semaphore_middleware.model.hosts import check_scope
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import GivenLimit, Limit
 from semaphore_middleware.model.options import GivenOptions
 from semaphore_middleware.model.validation import check_timeout
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, Self, TypeAlias, TypedDict
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
@@ -229,7 +229,9 @@ PARTS = (
         is_whole=True,
     ),
 )
-"""All parts of a limit. What is new also needs a field of `Limit`, and what it does in Lua."""
+"""All parts of a limit. What is new also needs a field of `Limit` and of `LimitDict`, and what it
+does in Lua.
+"""
 BY_NAME: Mapping[str, Part] = {part.name: part for part in PARTS}
 ALLOWED_LIMIT = "an integer >= 1, None for no limit, or a dict with any of " + ", ".join(
     f"'{part.name}'" for part in PARTS
@@ -336,6 +338,24 @@ class Limit:
     def strictness(self) -> tuple[float, float, float]:
         """A number for the concurrency, delay and rate: the larger, the stricter."""
         return -self.concurrency, self.delay, self.interval
+
+
+class LimitDict(TypedDict, total=False):
+    """A limit as a dict, for type checkers: any of the parts of a `Limit`, with its meanings.
+
+    What it leaves out is not limited, or in `Admin.configure` stays as it is.
+    """
+
+    concurrency: int | None
+    delay: float
+    jitter: float
+    adaptive: bool
+    rate: str | None
+    burst: int
+
+
+GivenLimit: TypeAlias = int | Limit | LimitDict | None
+"""A limit as programs write it. None: no limit."""
 
 
 @lru_cache(maxsize=1024)

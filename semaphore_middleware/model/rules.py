@@ -14,7 +14,7 @@ from semaphore_middleware.model.hosts import (
     parse_name,
     patterns_for,
 )
-from semaphore_middleware.model.limits import BY_NAME, Limit, parse_parts
+from semaphore_middleware.model.limits import BY_NAME, GivenLimit, parse_parts
 from semaphore_middleware.model.limits import PARTS as LIMIT_PARTS
 
 LABELS_MAX = 10  # of the host in a pattern: as many patterns are looked up for each scope
@@ -82,7 +82,7 @@ class RuleChange:
     """
 
     @classmethod
-    def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
+    def configure(cls, name: str, limit: GivenLimit, by: str) -> Self:
         """Set a limit, or parts of one. A rate of None lifts the rate of the nodes' settings."""
         parts = parse_parts(limit, f"the limit of {name!r}")
         lifted = [part for part, value in parts.items() if value is None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from semaphore_console import view
-from semaphore_middleware import FairSemaphore
+from semaphore_middleware import FairSemaphore, LimitDict
 from tests.semaphore_console.pages import TOKEN, check, fill, looking, serving
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
 from tests.support.nodes import KEYS, Caller
@@ -115,7 +115,7 @@ async def test_the_table_follows_what_is_held(server: RedisServer, chromium: Chr
         for permit in first:
             permit.release()
         await browser.until(cells("busy.example", "held", "waiting"), ["2/3", "0"])
-        parts = {"concurrency": 9, "delay": 0.5, "rate": "90/m", "burst": 3}
+        parts: LimitDict = {"concurrency": 9, "delay": 0.5, "rate": "90/m", "burst": 3}
         await page.admin.configure("busy.example", parts)
         await page.admin.pause("calm.example")
         shown = ["2/9", "0.5 s", "90/m (3)", "open"]

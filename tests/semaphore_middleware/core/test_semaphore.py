@@ -9,7 +9,8 @@ import uvloop
 
 from semaphore_middleware import ClosedError, FairSemaphore, Limit
 from semaphore_middleware.core.observer import Observer, PermitGranted
-from semaphore_middleware.core.semaphore import CLOSE_S, GivenLimit, checked_limit
+from semaphore_middleware.core.semaphore import CLOSE_S, checked_limit
+from semaphore_middleware.model.limits import GivenLimit
 from tests.support.nodes import ENDLESS_S, Loop, Recorder, until_waiting
 from tests.support.servers import RedisServer
 

@@ -2,16 +2,17 @@
 
 import math
 from dataclasses import MISSING, fields, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware import FairSemaphore, Limit, LimitDict, SettingsError
 from semaphore_middleware.model import limits as model
 from semaphore_middleware.model.hosts import clean, normal_host
 from semaphore_middleware.model.limits import ALLOWED_LIMIT, parse_limit, parse_rate, rate_text
+from tests.support.servers import RedisServer
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
 SETTING = "SEMAPHORE_LIMITS"
@@ -266,6 +267,20 @@ def test_each_part_of_a_limit_is_a_row() -> None:
     assert first.default is MISSING
     rows = [(first.name, None), *((field.name, field.default) for field in others)]
     assert [(part.name, part.default) for part in model.PARTS] == rows
+    types = get_type_hints(Limit)
+    assert get_type_hints(LimitDict) == types | {"concurrency": int | None}
+
+
+async def test_a_type_checker_finds_a_misspelt_part(server: RedisServer) -> None:
+    """`make lint` finds an error where none is ignored, and here none to be ignored."""
+    async with FairSemaphore(server.url) as semaphore:
+        for refused in (
+            semaphore.acquire("s", {"concurency": 2}),  # type: ignore[arg-type]
+            semaphore.acquire_all([("s", {"rate": 60})]),  # type: ignore[list-item]
+            semaphore.admin.configure("s", {"dely": 1}),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(SettingsError, match="the limit of 's'"):
+                await refused
 
 
 @given(LIMITS)

@@ -3,7 +3,7 @@
 import pytest
 
 from semaphore_middleware.model.feedback import Feedback
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import Limit, LimitDict
 from tests.semaphore_middleware.redis.test_refusals import (
     BUSY,
     GOOD,
@@ -59,7 +59,7 @@ async def test_it_is_the_mean_gap_of_the_answered_starts(
     ids=["an error", "a delay that is set", "a rate that is set"],
 )
 async def test_an_error_teaches_none_and_an_operator_s_pace_is_kept(
-    server: RedisServer, outside: Outside, refused: Feedback, rule: dict[str, object] | None
+    server: RedisServer, outside: Outside, refused: Feedback, rule: LimitDict | None
 ) -> None:
     a = await Caller.join(server, "a")
     await meter(a, outside, refused)
