@@ -7,8 +7,8 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # Empty packages stand in for ours, so that this layer changes only with the dependencies. The
 # environment has no pip of its own: the image's pip installs into it.
 RUN python -m venv --without-pip /venv \
-    && for package in semaphore_middleware shared_crawl semaphore_console semaphore_report; do \
-        mkdir "$package" && touch "$package/__init__.py"; done \
+    && for package in semaphore_middleware shared_crawl semaphore_clients semaphore_console \
+        semaphore_report; do mkdir "$package" && touch "$package/__init__.py"; done \
     && pip --python /venv/bin/python install --no-cache-dir \
         --constraint constraints.txt '.[commands,metrics]' \
     && pip --python /venv/bin/python uninstall --yes scrapy-semaphore
@@ -16,6 +16,7 @@ RUN python -m venv --without-pip /venv \
 FROM dependencies AS project
 COPY semaphore_middleware semaphore_middleware
 COPY shared_crawl shared_crawl
+COPY semaphore_clients semaphore_clients
 COPY semaphore_console semaphore_console
 COPY semaphore_report semaphore_report
 # Into a directory of its own that is copied over the environment: a layer of some kilobytes.

@@ -81,7 +81,8 @@ lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scrip
 .PHONY: lint-scrapy
 lint-scrapy: $(INSTALLED) ## check that VENV's Scrapy has each name and argument that is used
 	$(BIN)/mypy --no-warn-unused-ignores $(TYPED_SINCE:%=--disable-error-code=%) \
-		-p semaphore_middleware -p shared_crawl -p semaphore_console -p semaphore_report
+		-p semaphore_middleware -p shared_crawl -p semaphore_clients -p semaphore_console \
+		-p semaphore_report
 
 .PHONY: format
 format: $(INSTALLED) ## put the code into the project's format
@@ -109,7 +110,7 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 		{ echo 'Python 3.11.3 or newer is needed; name one with make PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) 'pip>=25.1'  # that of Python 3.11 knows no dependency groups
-	$(INSTALL) --editable '.[commands,embedded,metrics]' --group dev
+	$(INSTALL) --editable '.[commands,embedded,httpx,metrics,requests]' --group dev
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)

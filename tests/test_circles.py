@@ -17,6 +17,7 @@ FOLDERS = [
     "semaphore_middleware/model",
     "semaphore_middleware/redis",
     "semaphore_middleware/scrapy",
+    "semaphore_clients",
     "semaphore_console",
     "semaphore_report",
     "shared_crawl",

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points, version
 
 import semaphore_middleware
 from semaphore_middleware import SemaphoreError
-from tests.support.paths import REPOSITORY, SOURCES
+from tests.support.paths import ANNEXES, REPOSITORY, SOURCES
 
 PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
@@ -94,7 +94,7 @@ def test_no_class_has_more_attributes_than_a_reader_can_keep_in_mind() -> None:
 
 def test_no_kernel_file_names_an_annex() -> None:
     """What an annex adds comes by entry points: the kernel does not even know its name."""
-    annexes = ("shared_crawl", "semaphore_console", "semaphore_report")
+    annexes = [path.name for path in ANNEXES]
     kernel = REPOSITORY / "semaphore_middleware"
     texts = [path for path in kernel.rglob("*") if path.suffix in (".py", ".lua")]
     named = [(path.name, annex) for path in texts for annex in annexes if annex in path.read_text()]

@@ -40,10 +40,12 @@ MODEL = "tests/semaphore_middleware/model"
 FILES = {
     "semaphore_middleware": {".py", ".typed", ".lua"},
     "shared_crawl": {".py", ".typed", ".lua"},
+    "semaphore_clients": {".py", ".typed"},
     "semaphore_console": {".py", ".typed", ".html", ".css", ".js", ".svg"},
     "semaphore_report": {".py", ".typed", ".lua", ".html"},
 }
 """The kinds of files of each package."""
+EXTRAS = {"commands", "embedded", "httpx", "metrics", "otel", "requests"}
 TIMEOUT_S = 400.0  # pip downloads
 
 
@@ -104,7 +106,7 @@ def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
 
 def test_metadata_names_what_users_need(wheel: Path) -> None:
     told = metadata(wheel)
-    assert set(told.get_all("Provides-Extra", [])) == {"commands", "embedded", "metrics", "otel"}
+    assert set(told.get_all("Provides-Extra", [])) == EXTRAS
     tools = {Requirement(text).name for group in GROUPS.values() for text in group}
     needed = {Requirement(text).name for text in told.get_all("Requires-Dist", [])}
     assert needed

@@ -1,4 +1,7 @@
-"""The programs of docs/without-scrapy.md, two of each at once, at a site that counts."""
+"""The programs of docs/without-scrapy.md, two of each at once, at a site that counts.
+
+A URL without a host among theirs stops none.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.slow
 BLOCKS = [block for block in blocks() if block.page == "docs/without-scrapy.md"]
 RECIPES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block.text))}
 PAGES = 20
+BAD_URL = "example.com/x"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 CELERY = [sys.executable, "-m", "celery", "--app", "tasks"]
 
@@ -35,7 +39,9 @@ def written(recipe: Block, directory: Path, name: str, server: RedisServer, site
     text = text.replace("redis+socket://localhost", server.url.replace("unix:", "redis+socket:"))
     text = text.replace("redis://localhost", server.url)
     text = text.replace("https://example.com/page", site.url("/take/0.01"))
-    text = text.replace('"example.com"', '"127.0.0.1"')
+    text = text.replace(
+        "for number in range(20)]", f'for number in range({PAGES})] + ["{BAD_URL}"]'
+    )
     (directory / f"{name}.py").write_text(text)
 
 
@@ -75,6 +81,7 @@ async def test_celery_s_workers_hold_a_limit_together(
         tmp_path,
         *(sys.executable, "-c", "import tasks, sys; [tasks.fetch.delay(u) for u in sys.argv[1:]]"),
         *(site.url(f"/take/0.01/{number}") for number in range(PAGES)),
+        BAD_URL,
     )
     command = (*CELERY, "worker", "--pool", pool, "--concurrency", "4")
     with (tmp_path / "log").open("wb") as log:

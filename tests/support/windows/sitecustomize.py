@@ -16,7 +16,10 @@ import time
 import types
 from typing import Any
 
-PACKAGES = {"semaphore_middleware", "shared_crawl", "semaphore_console", "semaphore_report"}
+PACKAGES = {
+    *("semaphore_middleware", "shared_crawl"),
+    *("semaphore_clients", "semaphore_console", "semaphore_report"),
+}
 NO_MODULES = {"fcntl", "grp", "pwd", "resource", "termios", "tty"}
 LACKS = {
     os: "O_NOFOLLOW fchmod fork geteuid getgid getuid killpg mkfifo register_at_fork setsid uname",

@@ -1,0 +1,53 @@
+"""An adapter for requests. It takes a permit of the host for each request, redirects included."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
+
+from semaphore_clients import scope_of
+
+if TYPE_CHECKING:
+    from semaphore_middleware import SyncSemaphore
+    from semaphore_middleware.model.limits import GivenLimit
+
+
+class SemaphoreAdapter(HTTPAdapter):
+    """An adapter for `requests.Session`. Each request needs a permit of its host.
+
+        session.mount("https://", SemaphoreAdapter(semaphore, limit=2))
+
+    - `limit`: of each host, as `FairSemaphore.acquire` takes it.
+    - `timeout`: seconds that a request waits for its permit at most; None: as long as it takes.
+      The request's own timeout begins after that.
+    - `options`: those of requests' `HTTPAdapter`.
+
+    A permit is given back when the body of the response has been read, or the response is closed;
+    with `stream=True` either is yours to do. If it is lost before that, the request runs on, and
+    then raises `PermitLostError`. A request raises what `SyncSemaphore.permit` raises.
+    """
+
+    def __init__(
+        self,
+        semaphore: SyncSemaphore,
+        limit: GivenLimit,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._semaphore = semaphore
+        self._limit = limit
+        self._timeout = timeout
+
+    def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
+        """Called by requests."""
+        scope = scope_of(request.url or "")
+        with ExitStack() as held:
+            held.enter_context(self._semaphore.permit(scope, self._limit, self._timeout))
+            response = super().send(request, *arguments, **options)
+            held.callback(response.raw.release_conn)  # called at the end of a body: see urllib3
+            response.raw.release_conn = held.pop_all().close
+        return response
