@@ -231,7 +231,8 @@ class FairSemaphore:
     ) -> AsyncIterator[Permit]:
         """Hold a permit during the `async with`; its body is cancelled if the permit is lost.
 
-        Raises what `acquire` raises, and `PermitLostError`.
+        As a decorator of a coroutine function it takes a permit for each call. Raises what
+        `acquire` raises, and `PermitLostError`.
         """
         permit = await self.acquire(scope, limit, timeout)
         try:

@@ -72,7 +72,8 @@ class SyncSemaphore:
     def permit(
         self, scope: str, limit: GivenLimit, timeout: float | None = None
     ) -> Iterator[Permit]:
-        """Hold a permit during the `with`; `FairSemaphore.acquire` has the meanings.
+        """Hold a permit during the `with`; `FairSemaphore.acquire` has the meanings. As a decorator
+        of a function, not a coroutine's, it takes a permit for each call.
 
         A thread cannot be stopped from outside. So if the permit is lost, `Permit.lost` becomes
         true, the body runs on, and the end of the `with` raises `PermitLostError`, unless the body

@@ -71,6 +71,12 @@ async def test_two_programs_hold_a_limit_together(
     assert server.members() == {}
 
 
+async def test_a_decorated_function_runs(server: RedisServer, site: Site, tmp_path: Path) -> None:
+    written(RECIPES["decorated"], tmp_path, "decorated", server, site)
+    await run(tmp_path, sys.executable, "decorated.py")
+    assert server.members() == {}
+
+
 @pytest.mark.skipif(find_spec("celery") is None, reason="celery is not installed")
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 async def test_celery_s_workers_hold_a_limit_together(

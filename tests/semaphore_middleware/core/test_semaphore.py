@@ -59,6 +59,21 @@ async def test_requests_follow_each_other_in_their_order(server: RedisServer, tu
     assert server.members() == {}
 
 
+async def test_a_decorated_coroutine_takes_a_permit_for_each_call(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url)
+    held: list[int] = []
+
+    @semaphore.permit("s", 1)
+    async def work(number: int) -> int:
+        held.append(server.members()["s"][0])
+        return number
+
+    async with semaphore:
+        assert await asyncio.gather(*map(work, range(5))) == [*range(5)]
+    assert held == 5 * [1]
+    assert server.members() == {}
+
+
 async def test_what_is_shown_of_a_semaphore_and_a_permit(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="n") as semaphore:
         held = await semaphore.acquire("s", 1)

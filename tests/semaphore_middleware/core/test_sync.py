@@ -54,6 +54,20 @@ def test_200_threads_never_hold_more_than_the_limit_and_all_get_theirs(server: R
     assert "SyncSemaphore" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_decorated_function_takes_a_permit_for_each_call(server: RedisServer) -> None:
+    held: list[int] = []
+    with SyncSemaphore(server.url) as semaphore, ThreadPoolExecutor(5) as pool:
+
+        @semaphore.permit("s", 1)
+        def work(number: int) -> int:
+            held.append(server.members()["s"][0])
+            return number
+
+        assert [*pool.map(work, range(5))] == [*range(5)]
+    assert held == 5 * [1]
+    assert server.members() == {}
+
+
 def test_a_thread_waits_no_longer_than_it_says_also_for_the_server(server: RedisServer) -> None:
     with SyncSemaphore(server.url) as semaphore:
         said = r"0\.05 s: the server cannot be reached"
