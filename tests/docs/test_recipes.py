@@ -18,6 +18,7 @@ from subprocess import PIPE, STDOUT
 import pytest
 
 from tests.docs.pages import Block, blocks
+from tests.docs.test_names import is_program
 from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 BLOCKS = [block for block in blocks() if block.page == "docs/without-scrapy.md"]
 RECIPES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block.text))}
+LIBRARIES = ("httpx", "aiohttp", "requests")
 PAGES = 20
 BAD_URL = "example.com/x"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -39,16 +41,17 @@ def written(recipe: Block, directory: Path, name: str, server: RedisServer, site
     text = text.replace("redis+socket://localhost", server.url.replace("unix:", "redis+socket:"))
     text = text.replace("redis://localhost", server.url)
     text = text.replace("https://example.com/page", site.url("/take/0.01"))
+    text = text.replace('"example.com"', '"127.0.0.1"')
     text = text.replace(
         "for number in range(20)]", f'for number in range({PAGES})] + ["{BAD_URL}"]'
     )
     (directory / f"{name}.py").write_text(text)
 
 
-async def run(directory: Path, *command: str) -> str:
+async def run(directory: Path, *command: str, **environment: str) -> str:
     """Run a command, which must succeed, and return what it prints."""
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=directory, env=ENVIRONMENT, stdout=PIPE, stderr=STDOUT
+        *command, cwd=directory, env=ENVIRONMENT | environment, stdout=PIPE, stderr=STDOUT
     )
     try:
         printed, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
@@ -59,7 +62,7 @@ async def run(directory: Path, *command: str) -> str:
     return printed.decode()
 
 
-@pytest.mark.parametrize("library", ["httpx", "aiohttp", "requests"])
+@pytest.mark.parametrize("library", LIBRARIES)
 async def test_two_programs_hold_a_limit_together(
     server: RedisServer, site: Site, tmp_path: Path, library: str
 ) -> None:
@@ -75,6 +78,48 @@ async def test_a_decorated_function_runs(server: RedisServer, site: Site, tmp_pa
     written(RECIPES["decorated"], tmp_path, "decorated", server, site)
     await run(tmp_path, sys.executable, "decorated.py")
     assert server.members() == {}
+
+
+ASK_API = """
+import asyncio, httpx
+from api import app
+
+
+async def main():
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client,
+    ):
+        answers = await asyncio.gather(*(client.get(f"/length/{n}") for n in range(PAGES)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+asyncio.run(main())
+"""
+
+
+async def test_workers_of_fastapi_hold_a_limit_together_and_say_that_a_site_is_busy(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi")
+    for name in ("api", "test_api"):
+        written(RECIPES[name], tmp_path, name, server, site)
+    ask = (sys.executable, "-c", ASK_API.replace("PAGES", str(PAGES)))
+    await asyncio.gather(*(run(tmp_path, *ask, REDIS_URL=server.url) for _ in range(2)))
+    assert (site.most, len(site.visits)) == (2, 2 * PAGES)
+    assert server.members() == {}
+    assert "1 passed" in await run(tmp_path, sys.executable, "-m", "pytest", "-q", "test_api.py")
+    assert len(site.visits) == 2 * PAGES
+
+
+def test_each_program_of_the_page_is_run() -> None:
+    """Those without a name are run by test_names.py."""
+    with_ = {f"with_{library}" for library in LIBRARIES}
+    assert RECIPES.keys() == {*with_, "decorated", "tasks", "api", "test_api"}
+    unnamed = [
+        block for block in BLOCKS if block.kind == "python" and block not in RECIPES.values()
+    ]
+    assert unnamed == list(filter(is_program, unnamed))
 
 
 @pytest.mark.skipif(find_spec("celery") is None, reason="celery is not installed")
