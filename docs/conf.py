@@ -42,7 +42,7 @@ myst_heading_anchors = 3  # as GitHub makes them
 suppress_warnings = ["misc.highlighting_failure"]  # examples leave things out, as "…"
 
 smartquotes = False  # in an example they would be wrong
-default_role = "code"  # docstrings are written for readers of the source: `this` is code
+default_role = "py:obj"  # docstrings are written for readers of the source: `this` is code
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
@@ -101,10 +101,13 @@ def prepare_page(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(\.\./([^)]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
 
 
-def mark_examples(
+def prepare_docstring(
     _: Sphinx, _what: str, _name: str, _thing: Any, _how: Any, lines: list[str]
 ) -> None:
-    """Docstrings only indent their examples; reStructuredText wants `::` before them."""
+    """Docstrings only indent their examples, where reStructuredText wants `::` before them, and
+    name pages by their files.
+    """
+    lines[:] = [re.sub(r"docs/([\w-]+)\.md", r":doc:`\1`", line) for line in lines]
     for n in range(len(lines) - 1, 0, -1):
         begins = lines[n].startswith("    ") and not lines[n - 1]
         if begins and not (n > 1 and lines[n - 2].startswith("    ")):
@@ -114,5 +117,5 @@ def mark_examples(
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_transform(NamesInIndex)
-    app.connect("autodoc-process-docstring", mark_examples)
+    app.connect("autodoc-process-docstring", prepare_docstring)
     app.connect("source-read", prepare_page)

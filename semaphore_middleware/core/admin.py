@@ -58,14 +58,16 @@ class Admin:
             await admin.configure("api.example.com", 5)
             print(await admin.inspect("api.example.com"))
 
+    - `url`: the server's address, as docs/settings.md has them (`redis://`, `redis+sentinel://` and
+      so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, else the embedded
+      server, if it runs.
+    - `name`: the author of the rules set here; by default user@host.
+    - `lease` (seconds) and `prefix`: those of the nodes.
+    - `url_from`: where the address was set, for errors.
+    - `credentials` and `redis_options`: those of `NodeOptions`.
+
     It has a connection of its own, which is opened when first used, and waits for nothing: each
     call makes one attempt and takes at most 30 s. After an error the next call connects anew.
-
-    `url` is an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
-    None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else the embedded server,
-    if it runs. `name` is the author of the rules set here (by default user@host). `lease` (seconds)
-    and `prefix` are those of the nodes; `url_from` says in errors where the address was set.
-    `credentials` and `redis_options` are those of `NodeOptions`.
 
     Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
     address. Each method raises `SettingsError` for a bad name or value; and what talks to the

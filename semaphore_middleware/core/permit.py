@@ -70,12 +70,14 @@ class Holder(Protocol):
 class Permit:
     """The right to one request at a site, until `release()`. Get it from `FairSemaphore`.
 
-    It lives on the server as a lease that the semaphore renews (C. Gray and D. Cheriton, Leases:
-    An Efficient Fault-Tolerant Mechanism for Distributed File Cache Consistency, 1989). When that
-    fails for too long the permit is lost: `lost` becomes true, and what runs within `until_lost()`
-    is cancelled, 0.65 of the lease after the last successful call: before the server can give the
-    permit to another. Its methods do not wait, and send nothing by themselves. All times are in
-    seconds. What begins with an underscore is the semaphore's.
+    Its methods do not wait, and send nothing by themselves. All times are in seconds. What begins
+    with an underscore is the semaphore's.
+
+    It lives on the server as a lease that the semaphore renews. When that fails for too long the
+    permit is lost: `lost` becomes true, and what runs within `until_lost()` is cancelled, 0.65 of
+    the lease after the last successful call: before the server can give the permit to another
+    (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for Distributed File
+    Cache Consistency, 1989).
     """
 
     __slots__ = (

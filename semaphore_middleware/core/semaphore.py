@@ -55,29 +55,28 @@ class FairSemaphore:
             async with semaphore.permit("api.example.com", limit=3):
                 ...
 
-    When all permits of a scope are held, requests wait: within a node by priority and then by age,
-    and the next permit goes to the node that holds the fewest, then to the one served longest ago
-    (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
-    further requests of its node for `turn` seconds (lock cohorting: D. Dice, V. J. Marathe and
-    N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). What a node
-    holds is a lease (C. Gray and D. Cheriton, Leases, 1989), renewed by a background task; what a
-    dead node held is free when its lease ends.
-
-    - `url`: an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
-      None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else starts an embedded
-      server.
+    - `url`: the server's address, as docs/settings.md has them (`redis://`, `redis+sentinel://` and
+      so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, else an embedded
+      server, which is started.
     - `node`: this node's name, to which a few random letters are added, other ones each time that
       it is opened.
-    - `url_from` says in errors where the address was set.
-    - `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
-      event, and are closed last, in reverse order.
-    - `options`: `lease`, `turn`, `job` and others; `NodeOptions` in `model/options.py` has their
-      meanings and defaults.
+    - `url_from`: where the address was set, for errors.
+    - `observers`: each an `Observer` of `semaphore_middleware.core.observer`. They are opened
+      before the server is reached, are passed each event, and are closed last, in reverse order.
+    - `options`: those of `NodeOptions`, such as `lease`, `turn` and `job`.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in, and to this process: where that is forked, the
     child opens it anew; threads have `SyncSemaphore`. Those that need the server wait while it
     cannot be reached. Operators' actions are in `admin`.
+
+    When all permits of a scope are held, requests wait: within a node by priority and then by age.
+    The next permit goes to the node that holds the fewest, then to the one served longest ago
+    (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
+    further requests of its node for `turn` seconds (lock cohorting: D. Dice, V. J. Marathe and
+    N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). What a node
+    holds is a lease, which a background task renews: what a dead node held is free when its lease
+    ends (C. Gray and D. Cheriton, Leases, 1989).
     """
 
     def __init__(
@@ -251,12 +250,11 @@ class FairSemaphore:
         """Wait for a permit of `scope`. All nodes together hold at most `limit`.
 
         `scope` is a text of 1 to 1000 characters: not a URL, and without control characters.
-        `limit` is a number, a `Limit`, or a `LimitDict`; None leaves the limit to other nodes and
-        operators. Where nodes name different
-        limits, the lowest counts while the scope is in use. `timeout` is in seconds; 0 takes a
-        permit that is free now, or none. May be cancelled at any time. The caller must `release()`
-        the permit; `permit()` does so by itself. Of this node's requests that wait for the scope,
-        the one with the highest `priority` is served first.
+        `limit` is a number, a `Limit`, or a `LimitDict`; None leaves it to other nodes and
+        operators. Where nodes name different limits, the lowest counts while the scope is in use.
+        `timeout` is in seconds; 0 takes a permit that is free now, or none. Of this node's requests
+        that wait for the scope, the one with the highest `priority` is served first. May be
+        cancelled at any time. The caller must `release()` the permit; `permit()` does so by itself.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`, and `HostDownError` if the
         site has not responded for `backoff.down_after` (see `Permit.failed`).
@@ -276,11 +274,11 @@ class FairSemaphore:
         """Wait for a permit of each of several scopes, taken one after another.
 
         `wanted` are scopes and their limits, one at least, in the order in which all programs take
-        them: by `order_of` in `model/hosts.py`. A permit is held while its request waits for the
-        next one; if it is lost meanwhile, all are asked for again. The caller must call `begin()`
-        when the request begins: under a delay or a rate the start counts from then on. `timeout`,
-        in seconds, is for all of them together; otherwise as `acquire`, and raises what that does.
-        `owner` is kept as `Permit.owner`: it shows observers the purpose of the permits.
+        them: by `semaphore_middleware.model.hosts.order_of`. `timeout`, in seconds, is for all of
+        them together; otherwise as `acquire`, and raises what that does. A permit is held while its
+        request waits for the next one; if it is lost meanwhile, all are asked for again. The caller
+        must call `begin()` when the request begins: under a delay or a rate the start counts from
+        then on. `owner` is kept as `Permit.owner`: it shows observers the purpose of the permits.
 
         `on_progress(taken, waits)` is called when the server has no permit free for the next scope,
         with `waits` true; and else when the request goes on to another scope.

@@ -38,10 +38,11 @@ class SyncSemaphore:
         with semaphore.permit("api.example.com", limit=3):
             requests.get("https://api.example.com/", timeout=10)
 
-    It takes what a `FairSemaphore` takes, and is one node: make one for the whole process, and use
-    it in all threads. The first permit starts a daemon thread, whose event loop talks to the
-    server. A process that is forked from this one starts its own, and is another node; what its
-    parent holds stays the parent's. All is given back by `close`, or as the interpreter exits.
+    It takes what a `FairSemaphore` takes, and raises `SettingsError` for what is not allowed. It is
+    one node: make one for the whole process, and use it in all threads. The first permit starts a
+    daemon thread, whose event loop talks to the server. A process that is forked from this one
+    starts its own, and is another node; what its parent holds stays the parent's. All is given back
+    by `close`, or as the interpreter exits.
     """
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:

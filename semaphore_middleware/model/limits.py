@@ -259,17 +259,16 @@ def _check_needs(parts: Mapping[str, Any], where: str) -> None:
 class Limit:
     """The number of requests at a site at once, the delay between their starts, and their rate.
 
-    All parts hold together. `rate` and `burst` are those of the generic cell rate algorithm (ITU-T
-    Recommendation I.371, Traffic control and congestion control in B-ISDN, 2004); a delay without
-    jitter is a rate with a burst of 1.
+    All parts hold together. A delay without jitter is a rate with a burst of 1. Raises
+    `SettingsError` for an invalid part.
 
     With `adaptive` the limit in force follows the site's answers, up to `concurrency`: it grows by
     addition and falls by multiplication (D.-M. Chiu and R. Jain, Analysis of the Increase and
     Decrease Algorithms for Congestion Avoidance in Computer Networks, 1989), at once when the site
     refuses a request, and when its latency climbs well above its own (as in TCP Vegas: L. S. Brakmo
     and L. L. Peterson, TCP Vegas: End to End Congestion Avoidance on a Global Internet, 1995).
-
-    Raises `SettingsError` for an invalid part.
+    `rate` and `burst` are those of the generic cell rate algorithm (ITU-T Recommendation I.371,
+    Traffic control and congestion control in B-ISDN, 2004).
     """
 
     concurrency: int

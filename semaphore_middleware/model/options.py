@@ -90,11 +90,11 @@ def _check_address(value: Any, where: str) -> tuple[str, int] | None:
     raise not_allowed(value, where, "a host and a port, or None")
 
 
+# An option without a row in scrapy/settings.py is a setting with the same default and check.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
     """The options of a node, a row each: type, default, check and meaning. Times are in seconds.
 
-    An option without a row in `scrapy/settings.py` is a setting with the same default and check.
     Raises `SettingsError` for an invalid value.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from fnmatch import fnmatch
@@ -100,3 +101,11 @@ def test_each_benchmark_that_the_pages_name_exists() -> None:
 def test_the_reference_has_each_public_name(package: ModuleType) -> None:
     named = {*re.findall(r"auto\w+:: (?:.*\.)?(\w+)$", page("docs/api.rst"), re.MULTILINE)}
     assert {*package.__all__} <= named
+
+
+@pytest.mark.parametrize("name", semaphore_middleware.__all__)
+def test_docstrings_are_for_users_and_name_papers_last(name: str) -> None:
+    text = inspect.getdoc(getattr(semaphore_middleware, name)) or ""
+    *paragraphs, _ = text.split("\n\n")
+    assert not re.search(r", (19|20)\d\d\)", "\n\n".join(paragraphs))
+    assert not re.search(r"\w\.(py|lua)\b", text), "they have no source beside them"
