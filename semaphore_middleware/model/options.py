@@ -120,6 +120,8 @@ class NodeOptions:
     the URL count."""
     redis_options: Mapping[str, Any] | None = _row(None, check_redis_options)
     """Options of TLS, added to those in the URL."""
+    explain_waits: float = _row(60.0, check_number)
+    """Time after which the log explains a wait for a permit; 0: it never does."""
     history: float = _row(604800.0, check_number)
     """Time for which the server keeps the history of each site; 0: there is none."""
     metrics: tuple[str, int] | None = _row(None, _check_address)
@@ -143,5 +145,6 @@ class GivenOptions(TypedDict, total=False):
     backoff: Backoff
     credentials: Callable[[], object] | None
     redis_options: Mapping[str, Any] | None
+    explain_waits: float
     history: float
     metrics: tuple[str, int] | None

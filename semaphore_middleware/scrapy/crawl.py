@@ -29,7 +29,7 @@ from semaphore_middleware.scrapy.engine import (
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.versions import close_opened
-from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits
+from semaphore_middleware.telemetry.long_waits import PERSONS_WAIT_S, StricterLimits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -78,12 +78,15 @@ class Crawl:
         name = spider_name(crawler)
         arguments = self._engine.spider_arguments() or {}
         job = arguments.get("_job", "")  # as Scrapyd gives it
+        options = settings.semaphore_options(name)
+        if belongs_to_a_command(crawler):
+            options["explain_waits"] = min(PERSONS_WAIT_S, options["explain_waits"])
         self.semaphore = FairSemaphore(
             url,
             node=settings.node or default_node(name, job),
             url_from=settings.url_from,
             observers=observers,
-            **settings.semaphore_options(name),
+            **options,
         )
         self._opened = asyncio.Event()
         scopes = ScopeFinder(settings.scopes, settings.limits, look_up)
@@ -97,8 +100,7 @@ class Crawl:
     def _make_observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the crawl.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        long_waits = LongWaits(belongs_to_a_command(self._crawler))
-        observers: list[Observer] = [stats, long_waits, StricterLimits()]
+        observers: list[Observer] = [stats, StricterLimits()]
         with suppress(ImportError):  # without opentelemetry-api
             from semaphore_middleware.telemetry.spans import WaitSpans
 

@@ -17,11 +17,12 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.redis.location import Server
 
 logger = logging.getLogger(__name__)
 
-LONG_WAIT_S = 60.0  # a wait this long is explained
-PERSONS_WAIT_S = 1.5  # and this long, where a person waits
+PERSONS_WAIT_S = 1.5  # a wait this long is explained where a person waits
 FIRST_LOOK_S = 3.0  # a wait this long is, in this node's first lease, if a node is gone
 GONE = 0.6  # of a lease: a living node's lease always has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
@@ -52,8 +53,8 @@ class Explaining(Observer):
 
 
 class LongWaits(Explaining):
-    """Logs the reason for each wait of a minute, or sooner if `a_person_waits`: the holders of the
-    permits, or another delay.
+    """Logs the reason for each wait of `long_wait` seconds: the holders of the permits, or another
+    delay.
 
     One line explains all requests waiting for the scope at that time; no request is explained
     twice. This costs a timer per scope.
@@ -61,9 +62,9 @@ class LongWaits(Explaining):
 
     kinds = (PermitWaiting,)
 
-    def __init__(self, a_person_waits: bool = False) -> None:
+    def __init__(self, long_wait: float) -> None:
         super().__init__()
-        self._a_person_waits = a_person_waits
+        self._long_wait = long_wait
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all watched scopes
         self._explained: dict[str, float] = {}  # scope -> the time of its last line
         self._first_lease_ends = 0.0  # by the loop's clock
@@ -84,10 +85,6 @@ class LongWaits(Explaining):
         if self._first_lease_ends == 0.0:
             self._first_lease_ends = now + self._semaphore.admin.lease
         return self._first_look if now < self._first_lease_ends else self._long_wait
-
-    @property
-    def _long_wait(self) -> float:
-        return PERSONS_WAIT_S if self._a_person_waits else LONG_WAIT_S
 
     @property
     def _first_look(self) -> float:
@@ -146,6 +143,11 @@ class LongWaits(Explaining):
         now = asyncio.get_running_loop().time()
         explained = self._explained.get(scope, -math.inf)
         return (now - asked_at for asked_at in self._asked_at(scope) if asked_at > explained)
+
+
+def explain_waits(options: NodeOptions, _: Server) -> LongWaits:
+    """The observer of the option `explain_waits`."""
+    return LongWaits(options.explain_waits)
 
 
 class StricterLimits(Explaining):

@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
-    for wait in ("LONG_WAIT_S", "FIRST_LOOK_S", "RETRY_S"):
+    for wait in ("FIRST_LOOK_S", "RETRY_S"):
         monkeypatch.setattr(long_waits, wait, LONG_WAIT_S)
 
 
@@ -36,9 +36,11 @@ def explained(caplog: Log) -> list[str]:
 class Looking(FairSemaphore):
     """A semaphore whose long waits are explained; looks at the server can be held up."""
 
-    def __init__(self, server: RedisServer, *observers: Observer) -> None:
-        self.waits = LongWaits()
-        super().__init__(server.url, observers=[self.waits, *observers])
+    def __init__(
+        self, server: RedisServer, *observers: Observer, long_wait: float = LONG_WAIT_S
+    ) -> None:
+        self.waits = LongWaits(long_wait)
+        super().__init__(server.url, observers=[self.waits, *observers], explain_waits=0)
         self.begun = self.ended = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -63,7 +65,9 @@ class Looking(FairSemaphore):
 async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     async with FairSemaphore(server.url, node="other") as other:
         held = await other.acquire(HOST, 2)
-        crawl = Crawl(server, *pages(site, 3, "/slow/"), by=by, limit=2)
+        crawl = Crawl(
+            server, *pages(site, 3, "/slow/"), by=by, limit=2, SEMAPHORE_EXPLAIN_WAITS=LONG_WAIT_S
+        )
         await eventually(lambda: waiting(server) == 2)
         await eventually(lambda: explained(caplog))
         node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""
@@ -78,11 +82,21 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
     assert len(explained(caplog)) == 1
 
 
-async def test_a_killed_holder(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(long_waits, "LONG_WAIT_S", 60.0)
+async def test_a_program_that_waits_for_itself(server: RedisServer, caplog: Log) -> None:
+    async with FairSemaphore(server.url, node="n", explain_waits=LONG_WAIT_S) as semaphore:
+        async with semaphore.permit("a", 1):
+            waiter = asyncio.create_task(semaphore.acquire("a", 1))
+            await eventually(lambda: explained(caplog))
+        (await waiter).release()
+    (line,) = explained(caplog)
+    assert " s for a permit. On all nodes 1 wait for one, on this node 1. The limit is 1. " in line
+    assert f"1 held by {semaphore.node} (1)" in line
+
+
+async def test_a_killed_holder(server: RedisServer, caplog: Log) -> None:
     killed = await Caller.join(server, "killed", lease=2.0)
     await killed.take("a")
-    async with FairSemaphore(server.url, lease=2.0, observers=[LongWaits()]) as semaphore:
+    async with FairSemaphore(server.url, lease=2.0) as semaphore:
         (await semaphore.acquire("a", 1)).release()
     (line,) = explained(caplog)
     assert "killed seems to be gone: what it holds is free in 1 s." in line
@@ -107,10 +121,9 @@ async def test_one_look_for_all(server: RedisServer, caplog: Log, monkeypatch: P
 
 
 async def test_not_all_the_time(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(long_waits, "LONG_WAIT_S", 0.0)
     monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", 600.0)
     recorder = Recorder()
-    async with Looking(server, recorder) as semaphore:
+    async with Looking(server, recorder, long_wait=0.0) as semaphore:
         held = {scope: await semaphore.acquire(scope, 1) for scope in "ab"}
         first = semaphore.wait_for("a")
         await eventually(lambda: len(explained(caplog)) == 1)
@@ -147,8 +160,8 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
 
 
 async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log) -> None:
-    waits, recorder = LongWaits(), Recorder()
-    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
+    waits, recorder = LongWaits(LONG_WAIT_S), Recorder()
+    async with FairSemaphore(server.url, observers=[recorder], explain_waits=0) as semaphore:
         await waits.open(semaphore)
         held = await semaphore.acquire("a", 1)
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
