@@ -14,7 +14,7 @@ from scrapy import Request
 from semaphore_console.auth import HEAD_TIMEOUT_S, OwnNames
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import PermitLostError, SemaphoreError, SettingsError
-from semaphore_middleware.model.hosts import kind_of, normal_name, order_of, refuse_url, site_index
+from semaphore_middleware.model.hosts import kind_of, order_of, refuse_url, scope_name, site_index
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.validation import check_integer
 
@@ -96,7 +96,7 @@ class Gate:
     def _wanted(self, request: web.Request) -> list[tuple[str, Limit]]:
         """The scopes and limits of a crawl's request to this host, or of the scope of this name."""
         name = request.match_info["name"]
-        host = normal_name(name)
+        host = scope_name(name)
         if kind_of(host) == "host":
             authority = f"[{host}]" if host.count(":") > 1 else quote(host, safe=":")
             asked = Request(f"http://{authority}/")

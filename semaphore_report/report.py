@@ -25,7 +25,7 @@ from semaphore_middleware.commands.verbs import (
     check_installed,
     do_with_admin,
 )
-from semaphore_middleware.model.hosts import clean, normal_name
+from semaphore_middleware.model.hosts import clean, scope_name
 from semaphore_middleware.model.limits import BY_NAME, LIMITLESS
 from semaphore_middleware.model.rules import LoggedChange, Rule
 from semaphore_middleware.model.validation import parse_period
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Print or write the report; with `--verify` the verdict."""
-    scope = normal_name(options.name)
+    scope = scope_name(options.name)
     period = parse_period(options.since, "--since")
     if options.source:
         history = _read(options.source, scope)

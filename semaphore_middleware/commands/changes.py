@@ -25,7 +25,7 @@ from semaphore_middleware.commands.verbs import (
 )
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, normal_name, parse_name
+from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, parse_name
 from semaphore_middleware.model.limits import NONE, PARTS
 from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.model.validation import check_integer
@@ -129,7 +129,7 @@ def _run_rule(verb: str, settings: BaseSettings, options: argparse.Namespace) ->
 async def _change(admin: Admin, verb: str, name: str, limit: Any) -> None:
     """Change the rule of a scope or a pattern, and print it."""
     await check_name(admin, verb, name, "--all")
-    parse_name(name, f"the limit of {name!r}")  # a bad name is not an unknown one
+    name = parse_name(name, f"the limit of {name!r}")  # a bad name is not an unknown one
     if verb == "limit":
         await _check_needed_part(admin, name, limit)
         await admin.configure(name, limit)
@@ -152,15 +152,12 @@ async def _change_all(admin: Admin, verb: str) -> None:
         print(f"Paused by themselves, and still so: {names_of(paused)}.")
 
 
-async def _print_rule(admin: Admin, scope: str) -> None:
+async def _print_rule(admin: Admin, name: str) -> None:
     """Print the new rule of a scope or a pattern, and a scope's permits and waiting requests."""
-    name, usage = normal_name(scope), ""
-    if not is_pattern(scope):
-        # A change is made for both spellings: as it was written, and as a host's URLs have it.
-        seen = await admin.inspect(scope)
-        if not seen.members and name != scope:
-            seen = await admin.inspect(name)
-        name, usage = seen.scope, "; not in use just now"
+    usage = ""
+    if not is_pattern(name):
+        seen = await admin.inspect(name)
+        usage = "; not in use just now"
         if seen.members:
             usage = f"; {held_of(seen)} held, {seen.waiting:,} waiting"
     print(f"{clean(name)}: {rule_words(await admin.rule(name))}{usage}")

@@ -15,8 +15,8 @@ from semaphore_middleware.model.hosts import (
     ALL,
     EVERY,
     clean,
-    normal_name,
     refuse_url,
+    scope_name,
 )
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, PARTS
@@ -303,25 +303,20 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
     """
     rules = await admin.rules()
     seen: dict[str, Inspection] = {}
+    names = [*map(scope_name, names)]
     for name in names:
-        pattern = Rule(normal_name(name), by="")
+        pattern = Rule(name, by="")
         if pattern.is_pattern:
             found = [row for row in await admin.survey() if pattern.fits(row.scope)]
         else:
-            found = await _known_scopes(admin, name)
-        if not found and pattern.name not in [rule.name for rule in rules]:
+            found = [row] if _is_known(row := await admin.inspect(name)) else []
+        if not found and name not in [rule.name for rule in rules]:
             await check_name(admin, "status", name)
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
         seen.update((row.scope, row) for row in found)
     asked = {*names, *seen}
     fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
     return Snapshot.of(seen.values(), fitting, server=await admin.server_state())
-
-
-async def _known_scopes(admin: Admin, name: str) -> list[Inspection]:
-    """The known scopes of this name: as written, and as the URLs of a host's requests spell it."""
-    spellings = dict.fromkeys((name, normal_name(name)))
-    return [row for s in spellings if _is_known(row := await admin.inspect(s))]
 
 
 def _is_known(seen: Inspection) -> bool:

@@ -13,7 +13,14 @@ from typing import Any, Self
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import EVERY, decoded, encoded, parse_name, patterns_for
+from semaphore_middleware.model.hosts import (
+    EVERY,
+    decoded,
+    encoded,
+    parse_name,
+    patterns_for,
+    scope_name,
+)
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import GivenLimit
@@ -129,6 +136,7 @@ class Admin:
 
     async def inspect(self, scope: str) -> Inspection:
         """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
+        scope = scope_name(scope)
         async with self.connected() as connection:
             seen = await self._inspect(connection, [scope])
         if not seen:

@@ -68,7 +68,8 @@ def scope_via(proxy: str, site: str) -> str:
 
 
 def parse_name(name: Any, where: str) -> str:
-    """The checked name of a limit: a scope, unchanged; '*.' and a host; or a kind and ':*'.
+    """The checked name of a limit, as requests have it: a scope; '*.' and a host; or a kind and
+    ':*'.
 
     Raises `SettingsError` with `where`, the place where the name was set.
     """
@@ -87,7 +88,7 @@ def parse_name(name: Any, where: str) -> str:
             f"{where}: a '*' may only stand first, as in '*.example.org', or alone after a kind, "
             "as in 'ip:*'; the limit of all other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
         )
-    return name
+    return scope_name(name)
 
 
 def is_pattern(name: str) -> bool:
@@ -107,16 +108,24 @@ def patterns_for(scope: str) -> list[str]:
     return [*(f"*.{'.'.join(parents[i:])}" for i in range(len(parents))), EVERY]
 
 
-def normal_name(name: str) -> str:
-    """The name of a scope, or a pattern, with its host in normal form, also behind a kind: so
-    requests have it.
+@lru_cache(HOSTS_REMEMBERED)
+def scope_name(name: str) -> str:
+    """The name of a scope or a pattern as requests have it: a host in normal form, also behind a
+    kind. A name unlike a host is unchanged: no two of the user's own names are one scope.
     """
     if name.startswith("*."):
         return f"*.{normal_host(name[2:])}"
     kind, colon, rest = name.partition(":")
+    if colon and kind == VIA:
+        proxy, blank, site = rest.partition(" ")
+        return f"{VIA}:{normal_host(proxy)}{blank}{scope_name(site)}"
     if colon and kind in PREFIXED_KINDS:
         return f"{kind}:{normal_host(rest)}"
-    return normal_host(name)
+    host = normal_host(name)
+    # A colon is part of users' names, but in an IPv6 address; and a number alone is a name.
+    looks_like_one = kind_of(host) == "host" and (":" not in host or is_address(host))
+    is_number = name.strip().isalnum() and host != "localhost"
+    return host if looks_like_one and not is_number else name
 
 
 def host_within(name: str) -> str | None:
@@ -141,13 +150,17 @@ def is_scope(name: object) -> bool:
 
 
 def check_scope(name: Any, where: str = "the scope") -> str:
-    """The checked name of a scope. Raises `SettingsError`, also for a URL."""
+    """The checked name of a scope. Raises `SettingsError`, also for a URL, and for a host that is
+    not spelt as requests have it: it would be another scope, but its rules would be the host's.
+    """
     if not is_scope(name):
         raise not_allowed(
             name[:MAX_SCOPE_CHARS] if isinstance(name, str) else name, where, ALLOWED_SCOPE
         )
     if "://" in name:
         refuse_url(name, f"{where} = {name!r}")
+    if (usual := scope_name(name)) != name:
+        raise SettingsError(f"{where} = {name!r}: it looks like a host; write {usual!r}")
     return str(name)
 
 
@@ -155,12 +168,13 @@ def normal_host(host: str) -> str:
     """A host as in URLs: lower case, no dot at the end, IDNA instead of non-ASCII letters. All
     spellings of an IP address are one host.
     """
-    host = host.strip().lower().rstrip(".")
+    host = host.strip().lower()
     if not host.isascii():
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError:
             return host  # not a host, but the name of a scope
+    host = host.strip().rstrip(". ")  # also what IDNA makes of other dots and blanks
     return _normal_address(host) or host
 
 

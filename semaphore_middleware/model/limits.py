@@ -15,11 +15,10 @@ from semaphore_middleware.model.hosts import (
     PREFIXED_KINDS,
     is_pattern,
     kind_of,
-    normal_host,
-    normal_name,
     parse_name,
     patterns_for,
     refuse_url,
+    scope_name,
 )
 from semaphore_middleware.model.validation import (
     LONGEST_S,
@@ -483,11 +482,11 @@ def parse_limits(
         if is_pattern(name):
             patterns[name] = limit
         else:
-            exact[name] = exact[normal_name(name)] = limit
+            exact[name] = limit
     of_slots: dict[str, Limit | None] = {}
     for name, slot in slots.items():
         limit = _parse_slot(name, slot, f"DOWNLOAD_SLOTS[{name!r}]", default)
-        of_slots[name] = of_slots[normal_host(name)] = limit
+        of_slots[scope_name(name)] = limit
     return LimitTable(default, exact, patterns, of_slots)
 
 

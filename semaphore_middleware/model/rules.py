@@ -10,7 +10,6 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     EVERY,
     is_pattern,
-    normal_name,
     parse_name,
     patterns_for,
 )
@@ -73,7 +72,7 @@ class RuleChange:
     """
 
     names: tuple[str, ...]
-    """Spellings of a scope; or a pattern."""
+    """A scope, or a pattern; several only if all rules are removed."""
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
     forgets: Literal["", "backoff", "all"] = ""
@@ -140,11 +139,11 @@ def patterns_above(names: Iterable[str]) -> list[str]:
 
 
 def _names(name: str, may_be_every: bool = False) -> tuple[str, ...]:
-    """Spellings of a scope: as written, and with the host in normal form."""
+    """The checked name of a scope or a pattern, as requests have it."""
     if may_be_every and name == EVERY:
         return (EVERY,)
     where = f"the limit of {name!r}"
     name = parse_name(name, where)
     if name.startswith("*.") and name.count(".") > LABELS_MAX:
         raise SettingsError(f"{where}: allowed are at most {LABELS_MAX} labels after '*.'")
-    return tuple(dict.fromkeys((name, normal_name(name))))
+    return (name,)

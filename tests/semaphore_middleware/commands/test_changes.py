@@ -53,6 +53,8 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
             ("limit", "x", "--no-adaptive"),
             "x: limit 3, jitter 0.5, not adaptive, rate 10/m, burst 4; not in use just now",
         ),
+        (("limit", "Bücher.Example", "2"), "xn--bcher-kva.example: limit 2; not in use just now"),
+        (("limit", "API-A", "2"), "API-A: limit 2; not in use just now"),
         (("share", "news"), "news: weight as its nodes' settings say"),
         (("share", "news", "3"), "news: weight 3, for all nodes"),
         (("share", "news"), "news: weight 3, for all nodes"),
@@ -246,3 +248,12 @@ async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
     assert ran.out.count("[y/N] ") == answer.count("\n")
     assert ran.out.endswith(f"{said}\n")
     assert bool(outside.client.keys("*")) == (status == 0)
+
+
+async def test_all_spellings_of_a_host_are_one_rule(server: RedisServer) -> None:
+    await semaphore(server, "limit", "Example.COM", "3")
+    assert (await semaphore(server, "status", "example.com.")).lines[1].split()[0] == "example.com"
+    assert len((await semaphore(server, "status")).lines) == 2, "a title and one row"
+    ran = await semaphore(server, "reset", "example.com")
+    assert ran == (0, "example.com: nothing is set; not in use just now\n", "")
+    assert (await semaphore(server, "status", "Example.COM")).status == 4

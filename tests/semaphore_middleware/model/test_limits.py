@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from semaphore_middleware import FairSemaphore, Limit, LimitDict, SettingsError
 from semaphore_middleware.model import limits as model
-from semaphore_middleware.model.hosts import clean, normal_host
+from semaphore_middleware.model.hosts import (
+    check_scope,
+    clean,
+    normal_host,
+    parse_name,
+    scope_name,
+)
 from semaphore_middleware.model.limits import ALLOWED_LIMIT, parse_limit, parse_rate, rate_text
 from tests.support.servers import RedisServer
 
@@ -98,15 +104,16 @@ def test_a_host_may_be_written_in_any_way() -> None:
         "example.com": ("Example.COM", "example.com.", " example.com "),
         "xn--bcher-kva.example": ("bücher.example", "BÜCHER.example.", "xn--bcher-kva.example"),
         "127.0.0.1": (
-            *("127.0.0.1", "127.1", "0x7F.1.", "2130706433", "0177.0x0.01"),
+            *("127.0.0.1", "127.1", "0x7F.1.", "0177.0x0.01"),
             *("\uff11\uff12\uff17\u30020.0.1", "::ffff:127.0.0.1", "[::FFFF:7f00:1]"),
         ),
-        "0.0.0.0": ("0",),
+        "0.0.0.0": ("0.",),
+        "localhost": ("LocalHost", "localhost."),
         "::1": ("::1", "[::1]", "0:0:0:0:0:0:0:1"),
         "2001:db8::1": ("2001:DB8::0:1",),
     }.items():
         for written in spellings:
-            assert normal_host(written) == host
+            assert normal_host(written) == scope_name(written) == host
             assert limits({written: 2}).of(host) == Limit(2, 1, 0.5)
             assert limits({}, {written: {"concurrency": 2}}).of(host) == Limit(2, 1, 0.5)
             assert limits({f"*.{written}": 2}).of(f"www.{host}") == Limit(2, 1, 0.5)
@@ -117,9 +124,37 @@ def test_a_name_that_is_no_host_stays_as_it_is() -> None:
         *("127.0.0.1 x", "1.2.3.4.5", "256.1", "0x", "08.1", "1..1", "4294967296", "feed", "x.1"),
         "a:b",
     ):
-        assert normal_host(name) == name
+        assert normal_host(name) == scope_name(name) == name
     for scope in ("My Scope", "ends with a dot.", "ü" * 100, "a..b", "😀"):
         assert limits({scope: 2}).of(scope) == Limit(2, 1, 0.5)
+
+
+OWN_NAMES = (
+    *("API-A", "All", "tenant:Acme", "Example.com, search", "7", "0x7F000001", "Müller & Co."),
+)
+
+
+def test_a_name_of_the_user_s_own_is_no_other_one() -> None:
+    assert normal_host("2130706433") == "127.0.0.1", "as http://2130706433/ is sent"
+    for name in OWN_NAMES:
+        assert check_scope(name) == scope_name(name) == parse_name(name, "here") == name
+        assert scope_name(f"via:Proxy.Example:80 {name}") == f"via:proxy.example:80 {name}"
+        two = {name.swapcase(): 5, name: 2}
+        assert [limits(two).of(own) for own in two] == [Limit(n, 1, 0.5) for n in two.values()]
+
+
+@given(st.text(st.sampled_from("aAbB.:-_ 01xü。\uff11ßI\u200b[]"), min_size=1, max_size=8))
+def test_two_scopes_have_two_names(name: str) -> None:
+    usual = scope_name(name)
+    assert scope_name(usual) == usual
+    assert scope_name(host := normal_host(name)) == host, "so a request's own scope is allowed"
+    if usual == name:
+        assert check_scope(name) == name
+        return
+    assert usual == normal_host(name)
+    with pytest.raises(SettingsError) as error:
+        check_scope(name)
+    assert str(error.value) == f"the scope = {name!r}: it looks like a host; write {usual!r}"
 
 
 def test_names_are_cleaned_of_what_terminals_obey() -> None:

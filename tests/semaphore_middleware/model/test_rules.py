@@ -40,5 +40,5 @@ def test_whole_changes_and_rules() -> None:
     assert parts_set(Limit(2, delay=1)) == {**whole, "rate": "none", "burst": 1}
     assert parts_set(Limit(2, rate="10/m", burst=3))["rate"] == "10/m"
     assert set(RuleChange.reset(HOST).unset) == set(PARTS) == {"by", "paused", *BY_NAME}
-    names = RuleChange.configure("127.1", 2, "me").names
-    assert names == ("127.1", "127.0.0.1"), "as it was written, and as URLs have it"
+    assert RuleChange.configure("127.1", 2, "me").names == ("127.0.0.1",), "as URLs have it"
+    assert RuleChange.configure("API-A", 2, "me").names == ("API-A",)

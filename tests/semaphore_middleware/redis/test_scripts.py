@@ -273,7 +273,7 @@ NAMES = [
     *("", " ", "a", "a:scope", "a:queue:a", ":a", "{1}a", "{a}", "a}", "{", "epoch", "rules"),
     *("{semaphore}:scope:a", "a\n", "a\r\nb", "a\0", "\0", "a b", "%s", "*", "[a]?", "'\"\\"),
     *("😀", "ä", "a\u0308", "\ud83d\ude00", "\udcff", "x" * 10_000, "x" * 9_999 + "y"),
-    *("granted 1", "EXAMPLE.com", "example.com", "example.com.", "state", "learned"),
+    *("granted 1", "API-A", "api-a", "example.com", "state", "learned"),
 ]
 
 

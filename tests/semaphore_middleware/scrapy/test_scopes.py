@@ -90,6 +90,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"semaphore_scope": "x" * 1001}, f"xxx': allowed is {TEXT}"),
     ({"semaphore_scope": "a\nb"}, f"'a\\nb': allowed is {TEXT}"),
     ({"semaphore_scope": "https://a.example/x"}, "give only the host: 'a.example'"),
+    (
+        {"semaphore_scope": ["API-A", "Example.COM"]},
+        "'Example.COM': it looks like a host; write 'example.com'",
+    ),
     ({"semaphore_skip": "False"}, "meta['semaphore_skip'] = 'False': allowed is True or False"),
 ]
 
