@@ -61,7 +61,7 @@ foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on
 
 .PHONY: compose-test
 compose-test: $(INSTALLED) ## run docker-compose.yml in containers and judge: minutes, see docs/docker.md
-	$(BIN)/python -m pytest -m compose lab/compose -rP $(ARGS)
+	$(BIN)/python -m pytest -m compose lab/compose -rfEsP --no-fold-skipped $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED)-bench ## measure the figures of docs/benchmarks.md; make bench-use measures one (ARGS='--json FILE')
