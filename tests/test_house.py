@@ -10,6 +10,7 @@ from importlib.metadata import entry_points, version
 import semaphore_middleware
 from semaphore_middleware import SemaphoreError
 from tests.support.paths import ANNEXES, REPOSITORY, SOURCES
+from tests.support.public_api import FILE, public_api
 
 PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
@@ -26,6 +27,12 @@ def test_the_public_names_are_these_and_all_errors_are_of_one_kind() -> None:
         thing = getattr(semaphore_middleware, name)
         assert issubclass(thing, SemaphoreError) == name.endswith("Error")
     assert semaphore_middleware.__version__ == version("scrapy-semaphore")
+
+
+def test_the_public_api_is_that_of_the_report() -> None:
+    reported = FILE.read_text("utf-8").splitlines()
+    again = "if the change is meant, `python -m tests.support.public_api` writes the report anew"
+    assert public_api().splitlines() == reported, again
 
 
 KEPT_OUT = {  # each is imported beside those before it
