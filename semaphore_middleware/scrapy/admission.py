@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.permit import PermitSet
-from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, Scopes
+from semaphore_middleware.scrapy.scopes import NO_SCOPES, Path, ScopeFinder, Scopes, path_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -33,6 +35,8 @@ SHARED_KEY = "semaphore_shared"
 """In the meta of a request of our own: a `SharedRequest`. The request never leaves this process."""
 PREREQUISITES_FIRST = 2.0**40
 """Added to the priority of requests past the scheduler: higher than any user's priority."""
+LAST_NAME = chr(sys.maxunicode)
+"""Comes after all names in slots, which are printable."""
 
 
 class State(Enum):
@@ -397,25 +401,51 @@ class Admissions:
         else:
             self._exempt -= {waiting for waiting in load.waiting if not waiting.is_blocked}
 
-    # For Scrapy's DownloaderAwarePriorityQueue --------------------------------------------------
+    # For the scheduler's queue -------------------------------------------------------------------
 
-    def get_slot_key(self, request: Request) -> str:
+    def slot_of(self, request: Request) -> str:
         """The queue slot of a request: its scopes, by names fit for file names."""
         return self._scopes.slot_of(request)
 
-    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
-        """The number of waiting requests and the name of each slot without a saturated scope. The
-        queue takes its next request from the slot with the fewest.
+    def is_saturated(self, slot: str) -> bool:
+        """True if a scope of this slot is saturated."""
+        return self._waiting_at(path_of(slot), math.inf)[0] == math.inf
+
+    def next_path(self, paths: Sequence[Path], last: Path) -> Path | None:
+        """The next after `last`, in turn, of the paths with the fewest waiting requests; None if a
+        scope is saturated on each.
+
+        `paths` are sorted, so those through one scope lie side by side. If that scope alone has too
+        many waiting requests, all of them are passed over in one step.
         """
-        found = []
-        for slot in possible_slots:
-            waiting = 0
-            for name in self._scopes.names_in(slot):
-                load = self._loads.get(name)
-                if load is not None:
-                    if load.is_saturated:
-                        break
-                    waiting += len(load.waiting)
-            else:
-                found.append((waiting, slot))
-        return found
+        after_last = bisect_right(paths, last)
+        fewest: float = 0
+        while fewest < math.inf:
+            more = math.inf
+            for begin, end in ((after_last, len(paths)), (0, after_last)):
+                index = begin
+                while index < end:
+                    path = paths[index]
+                    waiting, depth = self._waiting_at(path, fewest)
+                    if waiting <= fewest:
+                        return path
+                    more = min(more, waiting)
+                    index += 1
+                    if depth < len(path):
+                        index = bisect_right(paths, (*path[:depth], LAST_NAME), index, end)
+            fewest = more
+        return None
+
+    def _waiting_at(self, path: Path, most: float) -> tuple[float, int]:
+        """The number of waiting requests on a path, infinite if a scope is saturated; and how many
+        scopes were counted, until there were more than `most`.
+        """
+        waiting: float = 0
+        for depth, name in enumerate(path, 1):
+            scope = self._scopes.scope_in_slot(name)
+            load = self._loads.get(scope) if scope is not None else None
+            if load is not None:
+                waiting = math.inf if load.is_saturated else waiting + len(load.waiting)
+                if waiting > most:
+                    return waiting, depth
+        return waiting, len(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
@@ -14,8 +15,11 @@ from semaphore_middleware.scrapy.engine import (
     open_local_slots,
     pass_over_saturated_scopes,
 )
+from semaphore_middleware.scrapy.scopes import Path, path_of, slot_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -85,13 +89,52 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
     """The add-on's `SCHEDULER_PRIORITY_QUEUE`: it passes over saturated scopes.
 
     A saturated scope has a limit's worth of waiting requests. Its further requests stay in the
-    queue (under JOBDIR on disk), and other requests go ahead. The other scopes alternate.
+    queue (under JOBDIR on disk), and other requests go ahead. The other scopes alternate. The time
+    for a request does not grow with the number of slots.
     """
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._admissions = crawl_of(crawler).downloads.admissions
-        pass_over_saturated_scopes(self, self._admissions)
+        self._paths = sorted(map(path_of, self.pqueues))
+        self._next: Path | None = None  # to take a request from
+        self._last: Path = ()  # that one was taken from
+        pass_over_saturated_scopes(self, self)
+
+    def push(self, request: Request) -> None:
+        """Queue a request. Raises as the queue of its slot does, which then stays."""
+        slots = len(self.pqueues)
+        try:
+            super().push(request)
+        finally:
+            if len(self.pqueues) > slots:
+                insort(self._paths, path_of(next(reversed(self.pqueues))))
+
+    def pop(self) -> Request | None:
+        """The next request; None if the scopes of all are saturated."""
+        slots = len(self.pqueues)
+        request: Request | None = super().pop()
+        if self._next is not None:
+            self._last = self._next
+            if len(self.pqueues) < slots:
+                del self._paths[bisect_left(self._paths, self._last)]
+        return request
+
+    def close(self) -> dict[str, list[int]]:
+        """Close the queues of all slots. Returns their priorities."""
+        self._paths.clear()
+        return super().close()
+
+    # For Scrapy's part of the queue: it takes the slot with the fewest requests -----------------
+
+    def get_slot_key(self, request: Request) -> str:
+        """The slot of a request: its scopes, by names fit for file names."""
+        return self._admissions.slot_of(request)
+
+    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:  # noqa: ARG002
+        """The only slot open to the queue."""
+        self._next = path = self._admissions.next_path(self._paths, self._last)
+        return [] if path is None else [(0, slot_at(path))]
 
     # For schedulers that keep only a part of their requests here --------------------------------
 
@@ -99,8 +142,8 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
         """A name for the request's scope, the same on all nodes. Scopes may be any text; names are
         short and printable.
         """
-        return self._admissions.get_slot_key(request)
+        return self.get_slot_key(request)
 
     def is_full(self, site: str) -> bool:
         """True if `pop` passes over requests of this scope at present."""
-        return not self._admissions.stats([site])
+        return self._admissions.is_saturated(site)

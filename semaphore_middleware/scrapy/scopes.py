@@ -54,6 +54,9 @@ MAX_SLOT_BYTES = 200
 SEPARATOR = " + "
 """Between the scopes in the name of a slot."""
 
+Path: TypeAlias = "tuple[str, ...]"
+"""The names in a slot, wide scopes first: so the slots of one wide scope are sorted together."""
+
 Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 """A user's own function: from a request to the names of its scopes."""
 
@@ -171,18 +174,12 @@ class ScopeFinder:
             return _slot((slot, name)) if slot else name
         return slot or _slot_name(host)
 
-    def names_in(self, slot: str) -> Iterable[str]:
-        """The scopes of a slot, as far as they have been looked up."""
-        names = slot.split(SEPARATOR)
+    def scope_in_slot(self, name: str) -> str | None:
+        """The scope of a name in a slot; None if it has not been looked up."""
         look_up = self._look_up_in_slots
-        if look_up is None:
-            return names
-        prefix = f"{look_up.kind}:"
-        known = (
-            look_up.scope_of(name.removeprefix(prefix)) if name.startswith(prefix) else name
-            for name in names
-        )
-        return [name for name in known if name is not None]
+        if look_up is None or not name.startswith(f"{look_up.kind}:"):
+            return name
+        return look_up.scope_of(name.removeprefix(f"{look_up.kind}:"))
 
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
         """Names, each with True if the default limit applies to it."""
@@ -261,6 +258,16 @@ def _slot(slot_names: tuple[str, ...]) -> str:
         if len(encoded(longer)) <= MAX_SLOT_BYTES:
             slot = longer
     return slot
+
+
+def path_of(slot: str) -> Path:
+    """The names in a slot, which has narrow scopes first."""
+    return tuple(reversed(slot.split(SEPARATOR)))
+
+
+def slot_at(path: Path) -> str:
+    """The slot with these names."""
+    return SEPARATOR.join(reversed(path))
 
 
 def _slot_name(scope: str) -> str:
