@@ -29,6 +29,19 @@ logger = logging.getLogger(__name__)
 
 JAR = "jar"
 """A field of ours: the cookies of the request's session."""
+DEFAULTS = {**Request("data:,").to_dict(), "url": None}
+"""The fields of a plain request, which are not stored."""
+
+
+def stored(fields: Fields) -> Fields:
+    """The fields of a request to be stored. Those of a derived class may have other defaults."""
+    if "_class" in fields:
+        return fields
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in DEFAULTS or value != DEFAULTS[name]
+    }
 
 
 def domain_finder() -> Callable[[Request], str]:
@@ -64,7 +77,7 @@ class StartEncoder:
             place=self._places.new_place(
                 site, -request.priority, is_start=True, domain=self._domain_of(request)
             ),
-            data=self._dumps({**request.to_dict(), **methods}),
+            data=self._dumps(stored({**request.to_dict(), **methods})),
             fingerprint=b"" if request.dont_filter else self._fingerprint(request),
         )
 
@@ -122,7 +135,7 @@ class Codec:
         self._engine.leave_out_own_proxy(fields)
         if cookies := self._cookies_for(request):
             fields[JAR] = cookies
-        data = self._serializer.dumps(fields)
+        data = self._serializer.dumps(stored(fields))
         is_filtered = self._is_filtered and not request.dont_filter
         # A run that knows what earlier ones have seen makes its start requests all the same.
         is_unknown = not is_filtered or self._settings.recrawl_after > 0

@@ -20,7 +20,7 @@ from itemadapter import ItemAdapter
 from semaphore_middleware.model.validation import shown
 
 Fields = dict[str, Any]
-"""A request's, as `Request.to_dict` gives them."""
+"""Some of a request's, as `Request.to_dict` gives them."""
 TAG = "="
 """The key for the name of the type or class, in a JSON object for a value of another type."""
 VALUE = "v"
@@ -83,10 +83,6 @@ class JsonSerializer:
 
     def dumps(self, fields: Fields) -> bytes:
         """Raises `TypeError` for a value that JSON would change."""
-        headers = {
-            name.decode("latin-1"): [value.decode("latin-1") for value in values]
-            for name, values in fields["headers"].items()
-        }
         try:
             plain = {
                 name: self._to_json(value)
@@ -99,18 +95,27 @@ class JsonSerializer:
             raise TypeError(
                 "meta or cb_kwargs hold lists or dicts too deep in each other"
             ) from None
-        body = b64encode(fields["body"]).decode()
-        return json.dumps({**plain, "body": body, "headers": headers}).encode()
+        if "headers" in fields:
+            plain["headers"] = {
+                name.decode("latin-1"): [value.decode("latin-1") for value in values]
+                for name, values in fields["headers"].items()
+            }
+        if "body" in fields:
+            plain["body"] = b64encode(fields["body"]).decode()
+        return json.dumps(plain, separators=(",", ":")).encode()
 
     def loads(self, data: bytes) -> Fields:
         """The fields. Raises any error for data not written here."""
         plain: Fields = json.loads(data)
-        headers = {
-            name.encode("latin-1"): [value.encode("latin-1") for value in values]
-            for name, values in plain.pop("headers").items()
-        }
-        body = b64decode(plain.pop("body"))
-        return {**self._from_json(plain), "body": body, "headers": headers}
+        special: Fields = {}
+        if "headers" in plain:
+            special["headers"] = {
+                name.encode("latin-1"): [value.encode("latin-1") for value in values]
+                for name, values in plain.pop("headers").items()
+            }
+        if "body" in plain:
+            special["body"] = b64decode(plain.pop("body"))
+        return {**self._from_json(plain), **special}
 
     def _to_json(self, value: Any) -> Any:
         kind = type(value)

@@ -221,6 +221,26 @@ def test_a_class_of_requests_that_would_not_come_back_is_refused(request_: Reque
     assert codec().decode(codec().encode(b"", Search("http://a/")).data).url == "http://a/"
 
 
+class Api(Request):
+    """A request with a default of its own."""
+
+    def __init__(self, url: str, method: str = "POST", **fields: Any) -> None:
+        super().__init__(url, method=method, **fields)
+
+
+@pytest.mark.parametrize("serializer", SERIALIZERS)
+def test_only_what_a_request_has_of_its_own_is_stored(serializer: str) -> None:
+    books = codec(serializer)
+    plain = Request("http://a/", meta={"depth": 1}, callback=getattr(books._spider, "parse_book"))  # noqa: B009
+    data = books.encode(b"", plain).data
+    assert list(books._serializer.loads(data)) == ["url", "callback", "meta"]
+    complete = books._serializer.dumps(plain.to_dict(spider=books._spider))
+    for stored in (data, complete):
+        copy = books.decode(stored)
+        assert copy.to_dict(spider=books._spider) == plain.to_dict(spider=books._spider)
+    assert books.decode(books.encode(b"", Api("http://a/", "GET")).data).method == "GET"
+
+
 OTHERS = ("scrapy.http:Request", "os:system", "tests.shared_crawl.test_codec:Kind")
 
 

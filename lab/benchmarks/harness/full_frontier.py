@@ -21,6 +21,7 @@ from shared_crawl.client import (
     Queued,
     TakenRequest,
 )
+from shared_crawl.codec import stored
 from shared_crawl.keys import Places
 from shared_crawl.prefetch import MAX_READY, PREFETCH_TARGET, SITE_BATCH
 from shared_crawl.serializers import JsonSerializer
@@ -160,7 +161,7 @@ class FullFrontier:
             site = SITE_NAMES[page % len(SITE_NAMES)]
             request = Request(f"https://{site}/articles/2026/11/{page:09}.html")
             place = self._places.new_place(site, 0)
-            data = self._dumps(request.to_dict())
+            data = self._dumps(stored(request.to_dict()))
             requests.append(NewRequest(place, data, b"fingerprint-%d" % page))
         self._pages += number
         return requests
