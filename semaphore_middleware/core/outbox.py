@@ -29,7 +29,7 @@ from semaphore_middleware.redis.calls import UnpackableError
 from semaphore_middleware.redis.protocol import Reply, Statement
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
-BATCH_DELAY_S = 0.004  # for how long a statement that no request waits for is held back
+BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
 BUSY_INTERVAL_S = 1 / 50  # between two requests: if it is shorter, a call for each costs too much
 INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
