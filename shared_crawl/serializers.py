@@ -182,7 +182,7 @@ def _item_class(module: str, qualified_name: str) -> type:
     for name in qualified_name.split("."):
         found = getattr(found, name, None)
     if not (isinstance(found, type) and ItemAdapter.is_item_class(found)):
-        raise TypeError(f"{module}:{qualified_name} is no class of items")
+        raise TypeError(f"{module}:{qualified_name} is not an item class")
     return found
 
 

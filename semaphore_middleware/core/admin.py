@@ -141,7 +141,7 @@ class Admin:
             seen = await self._inspect(connection, [scope])
         if not seen:
             key = self._keys.of(scope)[0].decode("utf-8", "replace")
-            raise ServerRefusedError(f"what {key} holds on {self.server} is no scope: delete it")
+            raise ServerRefusedError(f"what {key} holds on {self.server} is not a scope: delete it")
         return seen[0]
 
     async def survey(self) -> list[Inspection]:

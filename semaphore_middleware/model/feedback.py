@@ -39,7 +39,7 @@ class Feedback:
     status: int = 0
     """The status of the refusal; 0: it has none."""
     is_metered: bool = True
-    """True if the refusal may be of one request too many: it is no error."""
+    """True if the refusal may be of one request too many, so it is not an error."""
     quota_gap: float = 0.0
     """Seconds between requests by the quota that the site names; 0: none."""
     what: str = "refused a request"

@@ -117,7 +117,7 @@ class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
     Use `Server.connect` to make one. Its methods raise `ServerUnreachableError`, or
-    `ServerRefusedError` where waiting would not help: a right is missing, or it is no such server.
+    `ServerRefusedError` where waiting would not help: a right is missing, or the server is of another kind.
     """
 
     life: str

@@ -26,7 +26,7 @@ end
 -- parts that are set. A name is a scope; "*." and a host for each host below it; a kind and ":*" for all
 -- scopes of that kind; or "*" for every scope. Of each part, the most exact name that sets it counts.
 local function apply_rules(scope)
-  local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
+  local LONGEST_HOST = 253 -- bytes; a longer name is not a host, and no pattern fits it
   local MOST_LABELS = 10 -- of the host in a pattern, as LABELS_MAX in model/rules.py: more cost nothing
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope.key)
