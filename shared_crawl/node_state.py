@@ -339,8 +339,8 @@ class NodeState:
             except Exception as error:  # the text may be anything
                 self._stats.inc_value("scheduler/unreadable_starts")
                 logger.error(
-                    "An entry of CRAWL_START_KEY is not a start request, and is set aside: %s. scrapy "
-                    "frontier retry %s puts it back",
+                    "An entry of CRAWL_START_KEY is not a start request, and is set aside: %s. "
+                    "scrapy frontier retry %s puts it back",
                     error,
                     self._settings.name,
                 )

@@ -117,7 +117,8 @@ class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
     Use `Server.connect` to make one. Its methods raise `ServerUnreachableError`, or
-    `ServerRefusedError` where waiting would not help: a right is missing, or the server is of another kind.
+    `ServerRefusedError` where waiting would not help: a right is missing, or the server is of
+    another kind.
     """
 
     life: str
