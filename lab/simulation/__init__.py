@@ -3,6 +3,7 @@
     plan.py      what happens in a run: nodes, their requests, faults. Data, drawn from a seed.
     run.py       a plan's run: nodes with the real `FairSemaphore`, whose requests tell the judge
     judge.py     what was promised, by the nodes' own truth
+    memory.py    what nodes and the server still remember when there is nothing to remember
     world.py     time, and the hosts: one event loop each, which is frozen by not running it
     network.py   a host's connections to the server, and what becomes of calls and replies
     server.py    the server: the real scripts in Lua 5.1 over a small Redis, `redis.lua`

@@ -36,7 +36,7 @@ class History:
 
     def on_begin(self, request: Request) -> None:
         """A request begins; the judge has counted it as open."""
-        writer = _writer_of(request.node.semaphore)
+        writer = writer_of(request.node.semaphore)
         for scope in request.job.scopes:
             self._begun[scope].append((self._wall(), writer))
             is_open = [
@@ -126,7 +126,7 @@ class History:
         self.judge.violate(f"HISTORY {scope}: {what}")
 
 
-def _writer_of(semaphore: FairSemaphore) -> HistoryWriter:
+def writer_of(semaphore: FairSemaphore) -> HistoryWriter:
     (writer,) = (
         observer for observer in semaphore._observers._open if isinstance(observer, HistoryWriter)
     )

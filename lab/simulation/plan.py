@@ -72,6 +72,7 @@ class Plan:
     jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
     machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
     site: Callable[[], Site] | None = None  # what answers in place of each job's outcome
+    lingers: bool = False  # nodes stay for a while when they have nothing to do any more
 
     def limit_of(self, node: int, scope: str) -> Limit:
         """The limit that a node names."""
@@ -180,6 +181,7 @@ def plan_for(seed: int) -> Plan:
     plan = draw(seed, random)
     if is_busy:
         plan = replace(plan, faults=tuple(map(as_block, plan.faults)))
+    plan = replace(plan, lingers=others.random() < 0.2)
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
     if random.random() < 0.01:
         return _shared(seed, random)

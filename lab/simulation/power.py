@@ -22,8 +22,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from lab.simulation.plan import plan_for
-from lab.simulation.run import run
+from lab.simulation.__main__ import WORLDS
 from lab.simulation.server import COMPARED
 from semaphore_middleware.redis import scripts
 
@@ -40,6 +39,16 @@ class Rule:
     """One that sees when it is not kept; 0: none is known."""
     is_slow: bool = False
     """That seed takes seconds."""
+
+    @property
+    def is_of_annex(self) -> bool:
+        """Whether `file` begins with the name of a package; else it is one of the kernel's."""
+        return self.file.startswith(("semaphore_report/", "shared_crawl/"))
+
+    @property
+    def world(self) -> str:
+        """In which the seed is run."""
+        return "shared_crawl" if self.file.startswith("shared_crawl/") else "semaphore"
 
 
 TABLE = Path(__file__).with_suffix(".toml")
@@ -66,7 +75,7 @@ Undo = list[tuple[Any, str, Any]]
 def _change_script(rule: Rule) -> Undo:
     read_file = scripts.read_file
     package, name = scripts.SYNC.package, rule.file.removesuffix(".lua")
-    if name.startswith("semaphore_report/"):
+    if rule.is_of_annex:
         package, _, name = name.partition("/")
     changed_file = (package, name)
     text = read_file(*changed_file)
@@ -84,7 +93,7 @@ def _change_script(rule: Rule) -> Undo:
 def _change_module(rule: Rule) -> Undo:
     """Give a module's functions, and its constants everywhere, what they are without a rule."""
     name = rule.file.removesuffix(".py").replace("/", ".")
-    if not name.startswith("semaphore_report."):
+    if not rule.is_of_annex:
         name = f"semaphore_middleware.{name}"
     module = importlib.import_module(name)
     text = inspect.getsource(module)
@@ -118,6 +127,7 @@ def _functions(own: Any, other: Any) -> Iterator[tuple[FunctionType, FunctionTyp
 
 def convicts(seed: int, rule: Rule) -> str | None:
     """What the judge says of a seed's run without a rule."""
+    plan_for, run = WORLDS[rule.world]
     with switched_off(rule):
         try:
             result = run(plan_for(seed))

@@ -13,8 +13,9 @@ from random import Random
 from typing import Any
 
 from lab.simulation.faults import OF_LINKS, End, Misfortune
-from lab.simulation.history import HISTORY_S, History
+from lab.simulation.history import HISTORY_S, History, writer_of
 from lab.simulation.judge import Judge, Request
+from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
 from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, WALL_S, Fault, Job, Plan
 from lab.simulation.server import Server
@@ -159,8 +160,22 @@ class Node:
         """Open the semaphore, make all requests, and close it."""
         await self.open()
         await asyncio.gather(*(self._work(worker) for worker in workers))
+        if self._run.plan.lingers:
+            await self._linger()
         async with self._turning:
             await self.close()
+
+    async def _linger(self) -> None:
+        """Stay until nothing need be remembered any more."""
+        lease = self._run.plan.lease
+        while self._run.has_faults_left:  # noqa: ASYNC110 - simulated time
+            await asyncio.sleep(lease)
+        await asyncio.sleep(3 * lease + BACKOFF.most)
+        async with self._turning:
+            session = self.semaphore._session
+            writer = writer_of(self.semaphore)
+            for left in [*left_in(session), *left_in(writer.diary)]:
+                self._judge.violate(f"MEMORY {self.name}: {left}")
 
     async def turn_off_and_on(self, seconds: float) -> None:
         """Close the semaphore in order, and open it again."""
@@ -310,7 +325,7 @@ class Run:
         self._watch()
         self._watch_keys()
         if self.plan.faults:
-            self.faults.copy_while(lambda: self._faults_left > 0)
+            self.faults.copy_while(lambda: self.has_faults_left)
         if self.plan.kind == "crowd":
             self._judge_crowd()
         elif self.plan.kind == "shared":
@@ -338,6 +353,10 @@ class Run:
             sum(self.judge.held_s.values()),
         )
 
+    @property
+    def has_faults_left(self) -> bool:
+        return self._faults_left > 0
+
     # What the judge looks at --------------------------------------------------------------------
 
     def _on_bug(self, text: str) -> None:
@@ -355,11 +374,17 @@ class Run:
         judge, lease = self.judge, self.plan.lease
         is_calm = self.plan.kind == "calm"
         settling_since = BEGIN_S if is_calm else judge.faults_end
+        is_over = not self.has_faults_left and self.world.now > judge.faults_end + 2.5 * lease
         has_settled = self.world.now > settling_since + 2.5 * lease
         is_metered = self.plan.kind == "metered"  # there it may be a learned gap that is waited for
-        if has_settled and not is_metered and (is_calm or not self._faults_left):
-            living = [node for node in self.nodes if not node.host.is_dead]
+        has_settled &= is_calm or not self.has_faults_left
+        living = [node for node in self.nodes if not node.host.is_dead]
+        if has_settled and not is_metered:
             judge.check_progress(living, judge.free_after())
+        for node in living:
+            if node.semaphore._session is not None:
+                for wrong in wrong_in(node.semaphore._session.outbox, is_over):
+                    judge.violate(f"MEMORY {node.name}: {wrong}")
         if any(not task.done() for _, task in self._tasks):
             self.world.after(max(0.05, lease / 50), self._watch)
 
@@ -403,6 +428,9 @@ class Run:
                     self.world.run(self.world.now + self.plan.lease)
         for account in self._accounts():
             self.judge.violate(f"LEFT {account}")
+        # An eviction may leave a queue without its scope, until that expires.
+        for left in left_on(self.server, KEYS) if not self.plan.is_evicting else ():
+            self.judge.violate(f"MEMORY server: {left}")
         self._check_keys()
         for node in self.nodes:
             session = node.semaphore._session

@@ -29,6 +29,7 @@ from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
 from lab.simulation.faults import OF_LINKS, End, Misfortune
+from lab.simulation.memory import left_in
 from lab.simulation.network import Network, Wire
 from lab.simulation.plan import Fault, as_block, weather
 from lab.simulation.run import Keeper, Result, connected_by
@@ -553,6 +554,8 @@ class CrawlNode:
         self.is_stopped = False  # in order, from outside
         self.closed_at: float | None = None
         self.starved_s = 0.0
+        self.oldest_sent: NewRequest | None = None  # which would be sent again
+        self.oldest_since = 0.0
         self.visits = 0
         settings = BaseSettings(
             {
@@ -633,6 +636,8 @@ class CrawlNode:
         """
         self.closed_at = self.run.world.now
         failed = self.crawler.spider is None
+        for left in left_in(self.scheduler) if reason == "finished" else ():
+            self.run.violate(f"MEMORY {self.host.name}: {left}")
         self.run.note(self.host.name, f"ends: {reason}, {failed=}")
         is_late = self.run.server.has_ended and self.began_at > self.run._ended_at
         if failed and not is_late:
@@ -846,10 +851,23 @@ class Crawl:
                 node.starved_s = node.starved_s + LOOK_S if starves else 0.0
                 if node.starved_s > PROMPT_S:
                     self.violate(f"STARVED {node.host.name}")
+                self._judge_sent(node)
 
     @property
     def _is_over(self) -> bool:
         return not self._starting and all(map(_is_over, self.nodes))
+
+    def _judge_sent(self, node: CrawlNode) -> None:
+        """What was sent is kept for two looks at the server."""
+        state = node.scheduler.state
+        outbox = state.outbox
+        oldest = next(iter([*outbox._sent_before, *outbox._sent]), None)
+        is_heard = node.is_at_work and self.is_quiet_for(node)
+        if oldest is not node.oldest_sent or not is_heard:
+            node.oldest_sent, node.oldest_since = oldest, self.world.now
+        elif oldest is not None and self.world.now > node.oldest_since + 3 * self.plan.lease:
+            self.violate(f"MEMORY {node.host.name}: {oldest} is kept")
+            node.oldest_since = self.world.now
 
     # Judgement ----------------------------------------------------------------------------------
 

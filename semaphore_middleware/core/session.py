@@ -255,6 +255,7 @@ class Session:
         only for an account that is still there.
         """
         epoch, statements = self.outbox.handover.to_repeat()
+        self._ended_terms &= {(one.scope, one.term) for one in statements}
         statements = [one for one in statements if (one.scope, one.term) not in self._ended_terms]
         if not statements:
             return False

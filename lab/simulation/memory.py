@@ -1,0 +1,94 @@
+"""What nodes and the server still remember when there is nothing to remember."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+from lab.simulation.server import Server
+from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.outbox import Outbox
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.protocol import RECORDS
+from semaphore_report.keys import HistoryKeys
+
+OURS = ("semaphore_", "shared_crawl")
+TABLES = (dict, list, set, deque)
+KEPT = {
+    "Cluster._nodes": "addresses from the settings",
+    "Codec._starts": "start requests, each of which counts once a run",
+    "Connection.facts": "the last INFO",
+    "CrawlSession._identity": "from the settings",
+    "Diary._ended": "is written once a minute",
+    "Diary._tallies": "is written once a minute",
+    "Handover.kept": "what the keeper has renewed last: it is replaced as a whole",
+    "Outbox._sent": "judged by its age: `Crawl._judge_sent`",
+    "Outbox._sent_before": "judged by its age: `Crawl._judge_sent`",
+    "Scheduler.identity": "from the settings",
+    "Subscription._channels": "its own",
+    "Subscription._tasks": "its own, two",
+    "SummedStats._sent": "the last number of each stat",
+    "_Parts.addresses": "from the settings",
+}
+"""Tables that need not be empty, and why. All others are to be."""
+SUMS = ("held", "waiting", "resting", "pending")
+
+
+def left_in(thing: object) -> list[str]:
+    """The tables of a thing, and of its parts, that are not empty and should be."""
+    return [f"{name}: {table}" for name, table in _tables(thing, set()) if name not in KEPT]
+
+
+def _tables(thing: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    kind = type(thing)
+    slots = [name for one in kind.__mro__ for name in getattr(one, "__slots__", ())]
+    parts = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+    for name, part in (parts | getattr(thing, "__dict__", {})).items():
+        if isinstance(part, TABLES):
+            if part:
+                yield f"{kind.__name__}.{name}", part
+        elif type(part).__module__.startswith(OURS) and not isinstance(part, type):
+            yield from _tables(part, seen)
+
+
+def wrong_in(outbox: Outbox, is_over: bool) -> Iterator[str]:
+    """What an outbox and its accounts count that is not, or keep of what is gone. Once it `is_over`
+    with faults, a call is answered before the next one is made.
+    """
+    scopes = outbox.accounts.keys()
+    timed = {one.scope for one in outbox._timers.times if isinstance(one, Account)}
+    if forgotten := (timed | outbox.handover._sent[1].keys()) - scopes:
+        yield f"it remembers {forgotten}"
+    for account in outbox.accounts.values():
+        counts, held, line = account._counts, account.held, account._line
+        limits = Counter(one.limit for one in (*held, *line.permits, *account._ending))
+        if account._limits != dict(limits):
+            yield f"{account} has {account._limits}, and its requests name {limits}"
+        if account._pending != sum(not permit._begun for permit in held):
+            yield f"{account} counts {account._pending} as pending"
+        if counts.granted - counts.returned != len(held) + account._hand.permits:
+            yield f"{account} has {counts}, {account._hand}"
+        is_long_answered = any(seq < counts.seq for seq, _ in line._unanswered)
+        if is_over and (len(account._unanswered) > 1 or is_long_answered):
+            yield f"{account} waits for answers that have come"
+
+
+def left_on(server: Server, keys: Keys) -> Iterator[str]:
+    """What a server keeps of scopes that nobody uses, beside what a site's last starts and answers
+    have taught; and keys that nobody knows.
+    """
+    fields_of = {key: server.fields(key) for key, _ in server.keys_left()}
+    history = HistoryKeys(keys.prefix).sites
+    for key, fields in fields_of.items():
+        if key.startswith(keys.scopes):
+            if others := set(fields) - {b"state", b"learned"}:
+                yield f"{key.decode()} has {others}"
+            record = dict(zip(RECORDS["state"].names, server.field(key, b"state"), strict=True))
+            if sums := {name: record[name] for name in SUMS if record[name]}:
+                yield f"{key.decode()} has {sums}"
+        elif key not in (*keys.of_all, keys.changed_rules) and not key.startswith(history):
+            yield key.decode()
