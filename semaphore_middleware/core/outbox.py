@@ -1,8 +1,8 @@
 """The order of a node's statements: which accounts send theirs, and when. No I/O.
 
-All due statements go in one round trip, and what comes up meanwhile goes in the next. A statement
-that no request waits for is held back for some milliseconds, so that others can go with it: a call
-costs more than what it carries.
+All due statements go in one round trip, and what comes up meanwhile goes in the next. Calls are
+some milliseconds apart, and a statement that no request waits for is held back as long, so that
+others can go with it: a call costs more than what it carries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
-BUSY_INTERVAL_S = 1 / 50  # between two requests: if it is shorter, a call for each costs too much
+SPACING_S = 0.004  # between two calls for requests that the site may have room for
+BUSY_INTERVAL_S = 1 / 250  # between two requests: if it is shorter, the node needs its processor
+BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as some requests
 INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
 TIMERS_SLACK = 16  # the heap is rebuilt when it has this many more changed times than valid ones
@@ -133,6 +135,7 @@ class Outbox:
         self._is_look_due = False
         self._turns: dict[Account, None] = {}  # whose `end_turns` is to be called
         self._timers = Timers()
+        self._called_at = -math.inf
         self._asked_at = -math.inf
         self._request_interval = 1.0  # seconds between two requests, on average
         self._is_draining = False
@@ -212,14 +215,22 @@ class Outbox:
         return self._last_term
 
     def send(self, account: Account, at_once: bool) -> None:
-        """Send the account's statement: at once, or within some milliseconds if requests come so
-        fast that a call for each would cost too much.
+        """Send the account's statement: at once, or some milliseconds after the last call, as a
+        call for each request would cost too much.
         """
         self._due[account] = None
-        if at_once or (account.waiting and self._request_interval > BUSY_INTERVAL_S):
+        now = self.now()
+        if at_once:
+            time = now
+        elif account.waiting:
+            is_busy = self._request_interval < BUSY_INTERVAL_S
+            time = self._called_at + (BUSY_SPACING_S if is_busy else SPACING_S)
+        else:
+            time = now + BATCH_DELAY_S
+        if time <= now:
             self._wake()
-        elif BATCH not in self._timers.times:
-            self._set_timer(BATCH, self.now() + BATCH_DELAY_S)
+        elif time < self._timers.times.get(BATCH, math.inf):
+            self._set_timer(BATCH, time)
 
     def send_at_turns_end(self, account: Account) -> None:
         """Call the account's `end_turns` at the next multiple of the turn's length."""
@@ -255,7 +266,8 @@ class Outbox:
             del self._due[account]
         if self._due:
             self._wake()
-        sent = self.now()
+        self._timers.drop(BATCH)
+        self._called_at = sent = self.now()
         statements: list[Statement] = []
         for account in accounts:
             if own := account.pending_statements(sent):

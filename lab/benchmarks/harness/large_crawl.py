@@ -23,7 +23,7 @@ from typing import Any
 from lab.benchmarks.harness.figures import most
 from lab.benchmarks.harness.load import Result, Timetable, Visit, put_under_load, take_part, until
 from lab.benchmarks.harness.simulated_node import SimulatedNode
-from semaphore_middleware.core.outbox import ACCOUNTS_AT_ONCE, BATCH_DELAY_S, BUSY_INTERVAL_S
+from semaphore_middleware.core.outbox import ACCOUNTS_AT_ONCE, BUSY_INTERVAL_S, BUSY_SPACING_S
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Statement, batches
@@ -158,7 +158,7 @@ class BusyNode:
         if at_once:
             self._work.set()
         elif self._batch_timer is None:
-            self._batch_timer = self._loop.call_later(BATCH_DELAY_S, self._end_batch)
+            self._batch_timer = self._loop.call_later(BUSY_SPACING_S, self._end_batch)
 
     def _end_batch(self) -> None:
         self._batch_timer = None

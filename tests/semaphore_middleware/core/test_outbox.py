@@ -9,6 +9,8 @@ from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.outbox import (
     ACCOUNTS_AT_ONCE,
     BATCH_DELAY_S,
+    BUSY_SPACING_S,
+    SPACING_S,
     TIMER_LAG_S,
     TIMERS_SLACK,
     Outbox,
@@ -94,20 +96,38 @@ def scopes(call: OutgoingCall) -> list[str]:
     return [statement.scope for statement in call.statements]
 
 
-def test_a_request_sends_at_once_and_a_busy_node_gathers() -> None:
+@pytest.mark.parametrize(("is_busy", "spacing"), [(False, SPACING_S), (True, BUSY_SPACING_S)])
+def test_a_request_sends_at_once_but_calls_are_apart(is_busy: bool, spacing: float) -> None:
     node = LoneOutbox()
     node.ask()
     assert node.is_woken
     node.call()
-    node.keep_busy()
+    if is_busy:
+        node.keep_busy()
     node.alarms.clear()
     now = node.clock.now
     for scope in "ab":
         node.ask(scope)
-    assert (node.is_woken, node.alarms) == (False, [now + BATCH_DELAY_S]), "one timer for both"
-    node.go_on(until=now + BATCH_DELAY_S)
+    assert (node.is_woken, node.alarms) == (False, [now + spacing]), "one timer for both"
+    node.go_on(until=now + spacing)
     assert node.is_woken
     assert scopes(node.call()) == ["a", "b"]
+    node.go_on(until=now + 2 * spacing)
+    node.is_woken = False
+    node.ask("c")
+    assert node.is_woken
+
+
+def test_a_request_does_not_wait_for_the_batch_of_what_nobody_waits_for() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.hold().release()
+    now = node.clock.now
+    node.ask("other")
+    node.go_on(until=now + SPACING_S)
+    assert scopes(node.call()) == ["s", "other"]
+    node.is_woken = False
+    node.go_on(until=now + BATCH_DELAY_S)
+    assert not node.is_woken, "all was sent"
 
 
 def test_a_full_site_s_statements_are_sent_at_once_by_a_busy_node_too() -> None:
@@ -172,6 +192,7 @@ def test_leases_are_renewed_every_third_of_a_lease_while_there_is_an_account() -
     node.go_on(until=START_S + 9 * RENEWAL_S)
     assert not node.outbox.next_call().look
     node.alarms.clear()
+    node.clock.now += SPACING_S
     node.ask()
     assert node.alarms == [node.clock.now + RENEWAL_S], "it begins anew"
 

@@ -17,7 +17,12 @@ import pytest
 
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.observer import Observers, ProcessStalled
-from semaphore_middleware.core.outbox import ACCOUNTS_AT_ONCE, BATCH_DELAY_S, TIMER_LAG_S
+from semaphore_middleware.core.outbox import (
+    ACCOUNTS_AT_ONCE,
+    BUSY_SPACING_S,
+    SPACING_S,
+    TIMER_LAG_S,
+)
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import HostDownError
@@ -162,7 +167,7 @@ class Setup:
     async def __aenter__(self) -> Setup:
         await self._observers.open(NOBODY)
         await self.session.start()
-        await settle()
+        await asyncio.sleep(BUSY_SPACING_S)  # nothing waits for the next call's time
         self.server.calls.clear()
         return self
 
@@ -195,20 +200,22 @@ async def settle() -> None:
 
 
 @in_virtual_time
-async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> None:
+async def test_calls_are_some_milliseconds_apart_and_those_of_a_busy_node_more() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1)
         setup.server.calls.clear()
         now = setup.now
         await setup.ask()._granted
         assert setup.server.times == [now]
-        await setup.keep_busy()
-        permits = [setup.ask(scope) for scope in "ab"]
-        await settle()
-        assert setup.server.times == []
-        for permit in permits:
+        for permit in [setup.ask(scope) for scope in "ab"]:
             await permit._granted
-        assert setup.server.times == [pytest.approx(now + BATCH_DELAY_S)]
+        assert setup.server.times == [now, pytest.approx(now + SPACING_S)]
+        await setup.keep_busy()
+        await setup.ask()._granted
+        [now] = setup.server.times
+        for permit in [setup.ask(scope) for scope in "cd"]:
+            await permit._granted
+        assert setup.server.times == [now, pytest.approx(now + BUSY_SPACING_S)]
 
 
 @in_virtual_time
