@@ -86,6 +86,31 @@ class Timers:
         return self.times.get(entry[2]) == entry[0]
 
 
+class Spacing:
+    """The time of the next call for requests that their sites may have room for."""
+
+    def __init__(self) -> None:
+        self._called_at = -math.inf
+        self._asked_at = -math.inf
+        self._interval = 1.0  # seconds between two requests, on average
+
+    def note_request(self, time: float) -> None:
+        """A request was made."""
+        interval = min(1.0, time - self._asked_at)
+        self._interval += (interval - self._interval) / INTERVAL_SAMPLES
+        self._asked_at = time
+
+    def note_call(self, time: float) -> None:
+        """A call was made."""
+        self._called_at = time
+
+    @property
+    def next_time(self) -> float:
+        """The earliest time for the next call."""
+        is_busy = self._interval < BUSY_INTERVAL_S
+        return self._called_at + (BUSY_SPACING_S if is_busy else SPACING_S)
+
+
 @dataclass(frozen=True, slots=True)
 class OutgoingCall:
     """The contents of one call to the server."""
@@ -135,9 +160,7 @@ class Outbox:
         self._is_look_due = False
         self._turns: dict[Account, None] = {}  # whose `end_turns` is to be called
         self._timers = Timers()
-        self._called_at = -math.inf
-        self._asked_at = -math.inf
-        self._request_interval = 1.0  # seconds between two requests, on average
+        self._spacing = Spacing()
         self._is_draining = False
         self.handover = Handover()
         """Between this node's event loop and its keeper."""
@@ -186,9 +209,7 @@ class Outbox:
             if RENEWAL_OF_ALL not in self._timers.times:
                 self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
         permit = Permit(scope, limit, self._loop, account, owner, priority, on_wait)
-        interval = min(1.0, permit._asked_at - self._asked_at)
-        self._request_interval += (interval - self._request_interval) / INTERVAL_SAMPLES
-        self._asked_at = permit._asked_at
+        self._spacing.note_request(permit._asked_at)
         account.request(permit)
         return permit
 
@@ -222,11 +243,8 @@ class Outbox:
         now = self.now()
         if at_once:
             time = now
-        elif account.waiting:
-            is_busy = self._request_interval < BUSY_INTERVAL_S
-            time = self._called_at + (BUSY_SPACING_S if is_busy else SPACING_S)
         else:
-            time = now + BATCH_DELAY_S
+            time = self._spacing.next_time if account.waiting else now + BATCH_DELAY_S
         if time <= now:
             self._wake()
         elif time < self._timers.times.get(BATCH, math.inf):
@@ -267,7 +285,8 @@ class Outbox:
         if self._due:
             self._wake()
         self._timers.drop(BATCH)
-        self._called_at = sent = self.now()
+        sent = self.now()
+        self._spacing.note_call(sent)
         statements: list[Statement] = []
         for account in accounts:
             if own := account.pending_statements(sent):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -180,6 +180,7 @@ def _number(value: Any, text: bool) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+@cache
 def _range(least: float, most: float) -> str:
     text = f">= {least:g}" + (f" and <= {most:g}" if most < math.inf else "")
     return text.replace("e+0", "e")
