@@ -74,7 +74,7 @@ def parse_name(name: Any, where: str) -> str:
     Raises `SettingsError` with `where`, the place where the name was set.
     """
     if not isinstance(name, str) or not normal_host(name):
-        what = "empty" if isinstance(name, str) else "no text"
+        what = "empty" if isinstance(name, str) else "not text"
         raise SettingsError(f"{where}: the host is {what}; allowed is a host or '*.host'")
     if CONTROL.search(name):
         raise SettingsError(f"{where}: a name has no control characters")

@@ -478,11 +478,10 @@ def parse_limits(
         refuse_url(name, where)
         is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
         base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
-        limit = parse_limit(value, where, base)
-        if is_pattern(name):
-            patterns[name] = limit
-        else:
-            exact[name] = limit
+        table = patterns if is_pattern(name) else exact
+        if name in table:
+            raise SettingsError(f"{where}: {name!r} has a limit already, in another spelling")
+        table[name] = parse_limit(value, where, base)
     of_slots: dict[str, Limit | None] = {}
     for name, slot in slots.items():
         limit = _parse_slot(name, slot, f"DOWNLOAD_SLOTS[{name!r}]", default)
