@@ -276,11 +276,9 @@ def test_what_is_no_limit_is_refused_by_the_key_at_fault() -> None:
         assert refused({host: 1}).startswith(said)
     for host in ("*", "*.", "*. ", "*.*.org", "a.*.org", "a*", "**.org"):
         assert refused({host: 1}).startswith(f"{SETTING}[{host!r}]: ")
-    for twice in ({"a.example": 1, "A.Example": 2}, {"*.org": 1, "*.ORG.": 2}):
-        said = (
-            f"{SETTING}[{[*twice][1]!r}]: {[*twice][0]!r} has a limit already, in another spelling"
-        )
-        assert refused(twice) == said
+    for one, other in (("a.example", "A.Example"), ("*.org", "*.ORG.")):
+        said = f"{SETTING}[{other!r}]: {one!r} has a limit already, in another spelling"
+        assert refused({one: 1, other: 2}) == said
     slots: list[tuple[dict[Any, Any], str]] = [
         ({"a": {"concurrency": 0}}, "['a']['concurrency'] = 0: allowed is"),
         ({"a": {"delay": -1}}, "['a']['delay'] = -1: allowed is"),
