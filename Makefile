@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--constraint $(CONSTRAINTS)
 
-# Errors of mypy where an older Scrapy is only typed less well.
-TYPED_SINCE := arg-type misc return-value union-attr
+# Errors of mypy where an older Scrapy or requests is only typed less well.
+TYPED_SINCE := arg-type import-untyped misc return-value union-attr
 
 export URL NODES LIMIT LATENCY PAGES
 
