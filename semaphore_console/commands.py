@@ -36,13 +36,13 @@ TOKEN = "SEMAPHORE_TOKEN"  # in the environment
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    text = f"the address to listen on (default: {LOOPBACK}, so only this machine can look)"
+    text = f"the address to listen on (default: {LOOPBACK}, for this machine only)"
     parser.add_argument("--host", default=LOOPBACK, help=text)
     _add_port(parser, PAGE_PORT, "")
     parser.add_argument(
         "--token",
-        help="whoever knows it may make changes from the page; without one nobody may. On a "
-        f"machine with other users set {TOKEN} in the environment instead: they can see "
+        help="the password for changes from the page; without one the page is read-only. If "
+        f"others use this machine, set {TOKEN} in the environment instead: they can see "
         "command lines",
     )
 
@@ -54,7 +54,7 @@ def _add_gate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_port(parser: argparse.ArgumentParser, default: str, of: str) -> None:
-    text = f"{of}0 takes one that is free (default: {default})"
+    text = f"{of}0 picks a free port (default: {default})"
     parser.add_argument("--port", default=default, help=text)
 
 

@@ -242,8 +242,9 @@ class Metrics(Observer):
             )
         except OSError as error:
             logger.warning(
-                "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl goes on without "
-                "metrics; give each crawl of a machine a port of its own, or 0 for any free one.",
+                "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl continues "
+                "without metrics; give each crawl on a machine its own port, or 0 for any free "
+                "one.",
                 self._port,
                 self._host,
                 error.strerror or error,

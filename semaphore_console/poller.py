@@ -130,7 +130,7 @@ class Poller(Generic[T]):
             self._failing_since = self._began_at
         if not isinstance(error, SemaphoreError):
             if type(error) is not type(self.error):
-                logger.error("A survey failed for a reason that should not happen.", exc_info=error)
+                logger.error("A survey failed (a bug: please report it).", exc_info=error)
         elif self.error is None and self._logs:
             logger.warning("%s; trying again.", error)
         self.error = error

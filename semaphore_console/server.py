@@ -128,8 +128,8 @@ class Page:
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except Exception:
-            logger.exception("This should not happen; the request is answered with an error.")
-            response = _error(500, "something went wrong; the command has printed more")
+            logger.exception("Internal error (a bug: please report it); the answer is status 500.")
+            response = _error(500, "internal error; see the command's output")
         assert isinstance(response, web.Response)
         if response.status == 200 and isinstance(response.body, bytes):
             response.etag = sha1(response.body, usedforsecurity=False).hexdigest()
@@ -203,7 +203,7 @@ class Page:
     def _check_token(self, request: web.Request) -> None:
         given = map(request.headers.get, ("Authorization", "Origin", "Host"))
         if not self._auth.may_change(*given):
-            raise web.HTTPForbidden(text="this is not the token that the command was given")
+            raise web.HTTPForbidden(text="the token is wrong")
 
 
 def _problem(poller: Poller[Any]) -> str | None:

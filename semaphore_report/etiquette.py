@@ -50,11 +50,11 @@ COMPONENTS = ("DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `etiquette`."""
     add = parser.add_argument
-    add("--json", action="store_true", help="for machines")
+    add("--json", action="store_true", help="print JSON")
     add("--page", metavar="DIR", help=f"write {PAGE} and {ADDRESSES}, to be published")
     add("--address", metavar="CIDR", action="append", default=[], help="requests come from here")
     add("--use", metavar="TEXT", help="for the page: what the crawled data is used for")
-    add("--contact", metavar="TEXT", help="for the page: where a site's owner may write")
+    add("--contact", metavar="TEXT", help="for the page: how a site's owner can contact you")
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:

@@ -52,12 +52,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="HOST", help="a site's host, or another scope")
     add("--since", metavar="PERIOD", default="7d", help="of the last 7d (default), 12h, 90m...")
-    add("--json", action="store_true", help="for machines, and to be checked later by --from")
+    add("--json", action="store_true", help="print JSON, which --from can read")
     add("--html", metavar="FILE", help="write a page that the site's owner can read")
-    add("--from", dest="source", metavar="FILE", help="read what --json has written, not a server")
+    add("--from", dest="source", metavar="FILE", help="read the output of --json, not a server")
     add("--verify", metavar="LOG", help="compare with the site's access log; - reads it from stdin")
-    add("--agent", metavar="TEXT", help="our lines have this in their user agent; else USER_AGENT")
-    add("--address", action="append", default=[], help="our lines are of this address or network")
+    add(
+        "--agent",
+        metavar="TEXT",
+        help="the crawler's user agent contains this (default: USER_AGENT)",
+    )
+    add("--address", action="append", default=[], help="the crawler's address or network")
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:

@@ -149,7 +149,7 @@ class HistoryWriter(Observer):
                 try:
                     await self._write_batch(connection, batch)
                 except ServerRefusedError as error:
-                    logger.warning("The history lacks a minute of this node: %s", error)
+                    logger.warning("A minute of this node is missing from the history: %s", error)
                 has_more = self.diary.on_sent(batch)
                 is_done = self.diary.is_closed if is_closing else not has_more
 
@@ -175,7 +175,9 @@ class HistoryWriter(Observer):
                 await self._run(connection, calls)
             except ServerRefusedError as error:
                 origins = ", ".join(origin for origin, _ in files)
-                logger.warning("The history lacks the robots.txt of %s: %s", origins, error)
+                logger.warning(
+                    "The robots.txt of %s is missing from the history: %s", origins, error
+                )
             del self._files[: len(files)]
 
     async def _run(self, connection: Connection, calls: list[Call]) -> list[Any]:

@@ -67,7 +67,7 @@ def _verb(
         if can_hurry:
             parser.add_argument("--now", action="store_true", help="drop what is queued")
         if asks:
-            parser.add_argument("--yes", action="store_true", help="do not ask")
+            parser.add_argument("--yes", action="store_true", help="skip the confirmation")
 
     def run(settings: BaseSettings, options: argparse.Namespace) -> Status:
         _check_name(options.name)

@@ -49,15 +49,15 @@ class CrawlEnd:
         self.has_failed = True
         if missing.lost:
             logger.error(
-                "The crawl %r lacks requests that its server has lost: %d. So it does not count as "
-                "done: the next node that is started begins it anew",
+                "The server has lost requests of the crawl %r: %d. So the crawl does not count as "
+                "done: the next node starts it over",
                 self._crawl,
                 missing.lost,
             )
         else:
             logger.error(
                 "The crawl %r has fetched nothing, so it does not count as done: the next node "
-                "that is started tries again",
+                "tries again",
                 self._crawl,
             )
 
@@ -66,8 +66,8 @@ class CrawlEnd:
         self.has_failed = True
         logger.error(
             "The embedded server has lost the crawl %r, which was in its memory only: this node "
-            "ends, and the next one that is started begins the crawl anew. A server that saves its "
-            "data keeps a crawl: set REDIS_URL to one",
+            "ends, and the next one starts the crawl over. To keep crawls, set REDIS_URL to a "
+            "server that saves its data",
             self._crawl,
         )
 

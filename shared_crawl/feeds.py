@@ -37,9 +37,9 @@ class Feeds:
             overwrites = options.get("overwrite", scheme not in ("", "file"))
             if overwrites and scheme != "stdout" and "%(" not in uri:
                 logger.warning(
-                    "FEEDS: each node overwrites %s, also one that is started again: the items "
-                    "that were there are lost. Append to a file ('overwrite': False, -o); or give "
-                    "each start a feed of its own, as with '%%(time)s' in its URI",
+                    "FEEDS: each node overwrites %s, even when it is restarted: the items in it "
+                    "are lost. Append to a file ('overwrite': False, -o); or give each start a "
+                    "feed of its own, as with '%%(time)s' in its URI",
                     uri,
                 )
 

@@ -403,9 +403,10 @@ class NodeState:
         silent = now - (self._renewal_at - self.interval_s)
         if self._renewal_at and silent > self._settings.lease:
             logger.warning(
-                "This node was silent for %.0f s, longer than CRAWL_LEASE (%g s), so its requests "
-                "went to other nodes. What it still finishes counts if none was quicker. A "
-                "callback or a pipeline may have blocked it, or the server was away",
+                "This node was silent for %.0f s, longer than CRAWL_LEASE (%g s), so its "
+                "requests went to other nodes. Requests that it still finishes count, unless "
+                "another node was faster. A callback or a pipeline may have blocked it, or the "
+                "server was unreachable",
                 silent,
                 self._settings.lease,
             )

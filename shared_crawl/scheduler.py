@@ -124,8 +124,8 @@ class Scheduler(BaseScheduler):
             if other := other_work(self.identity, error.identity):
                 self.failed = True
                 logger.error(
-                    "The crawl %r has ended, and was another one: %s. Choose another name in "
-                    "CRAWL; or begin it anew, with -s CRAWL_RUN=new",
+                    "The crawl %r has ended, and differs from this one: %s. Choose another name "
+                    "in CRAWL; or start it over, with -s CRAWL_RUN=new",
                     self.settings.name,
                     other,
                 )
@@ -222,8 +222,8 @@ class Scheduler(BaseScheduler):
         self.is_idle = False
         if was_idle and self.lacks_starts and not self.state.end.has_come:
             logger.error(
-                "start() has failed, so the crawl %r may lack start requests: this node ends, the "
-                "crawl does not. The next node that is started makes them again",
+                "start() has failed, so the crawl %r may lack start requests: this node ends, "
+                "the crawl does not. The next node makes them again",
                 self.settings.name,
             )
         elif was_idle and not self.state.end.has_come:
@@ -260,8 +260,8 @@ class Scheduler(BaseScheduler):
             logger.error("%s%s", str(error)[:1].upper(), str(error)[1:])
         elif isinstance(error, OtherCrawlError):
             logger.error(
-                "The crawl %r is another one: %s. Choose another name in CRAWL; or, where both can "
-                "read each other's requests, set CRAWL_VERSION to that of the crawl",
+                "The crawl %r differs from this one: %s. Choose another name in CRAWL; or, where "
+                "both can read each other's requests, set CRAWL_VERSION to that of the crawl",
                 self.settings.name,
                 differences(self.identity, error.identity),
             )

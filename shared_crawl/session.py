@@ -112,9 +112,9 @@ class CrawlSession:
         )
         if joined.was_stopped and settings.run == "new":
             logger.warning(
-                "CRAWL_RUN = 'new' has no effect: the last run of the crawl %r has not ended, and "
-                "goes on. To begin anew, end it first, with scrapy frontier drop %s; or give each "
-                "run a name, such as CRAWL_RUN = '2026-11-25'",
+                "CRAWL_RUN = 'new' has no effect: the last run of the crawl %r has not ended, "
+                "and continues. To start over, end it first, with scrapy frontier drop %s; or "
+                "give each run a name, such as CRAWL_RUN = '2026-11-25'",
                 settings.name,
                 settings.name,
             )

@@ -77,7 +77,7 @@ async function send(path, action) {
       body: JSON.stringify(action),
     });
   } catch {
-    return { error: "Connection lost: whether it was done is not known." };
+    return { error: "Connection lost: the change may or may not have been made." };
   }
   const told = answer.status === 204 ? {} : await answer.json().catch(() => ({ error: `status ${answer.status}` }));
   if (answer.ok) return { told };
@@ -108,7 +108,7 @@ dialog.addEventListener("submit", async (event) => {
   token = input.value;
   let error;
   if (!/^[!-~]+$/.test(token)) {
-    error = "Refused: this is not the token that the command was given.";
+    error = "Refused: the token is wrong.";
   } else {
     ({ error } = await send("token", {}));
   }

@@ -44,7 +44,7 @@ export function showNodes(state) {
 function evict(node, lease) {
   const since = lease - node.lease_left;
   const life = since < lease / 3
-    ? `It renewed its leases ${seconds(since)} ago, so it may well be alive: then its requests go on for a while, on top of what others may start.`
+    ? `It renewed its leases ${seconds(since)} ago, so it may well be alive: then its requests exceed the limit for a while.`
     : `It has renewed no lease for ${seconds(since)}: it seems to be dead.`;
   confirm({
     title: "Evict this node?",
@@ -82,20 +82,20 @@ export function showCrawls(state) {
   const running = rows.filter((crawl) => crawl.state === "running").length;
   const caption = rows.length
     ? `${count(rows.length, "crawl")}${more ? `, and ${number(more)} more` : ""}; ${running} running`
-    : "No crawl is there.";
+    : "There are no crawls.";
   crawls.show(shown, caption);
 }
 
 function retry(crawl) {
-  const ended = crawl.state === "ended" ? " The crawl has ended: the next node that is started goes on with it." : "";
+  const ended = crawl.state === "ended" ? " The crawl has ended: the next node continues it." : "";
   const what = [
     crawl.failed && `${count(crawl.failed, "request")} that brought no page`,
     crawl.set_aside && `${count(crawl.set_aside, "request")} set aside`,
   ].filter(Boolean).join(", and ");
   confirm({
-    title: "Queue again what has failed?",
+    title: "Retry failed requests?",
     name: crawl.name,
-    text: `has ${what}. Now nodes get them again.${ended}`,
+    text: `has ${what}. Retry puts them back into the queues.${ended}`,
     yes: "Retry",
     action: { action: "retry", name: crawl.name },
     done: ({ requests }) => say(crawls, crawl.name, `has ${count(requests, "request")} queued again.`),
@@ -104,7 +104,7 @@ function retry(crawl) {
 
 function drop(crawl) {
   const rest = crawl.state === "ended"
-    ? "That it has ended is forgotten: a node that is started begins it anew."
+    ? "Its end is forgotten: the next node starts it over."
     : `It ends for ${count(crawl.nodes, "node")}, and ${count(crawl.queued + crawl.taken, "request")} queued or taken are lost.`;
   confirm({
     title: "Drop this crawl?",
@@ -124,14 +124,14 @@ export function showRules({ rules: rows, more_rules: more }) {
     name: rule.name,
     cells: [
       rule.limit === null && !rule.unlimited
-        ? "as nodes ask"
+        ? "from settings"
         : `${limit(rule.limit, rule.unlimited)}${rule.adaptive ? ", adaptive" : ""}`,
-      rule.delay === null ? "as nodes ask" : seconds(rule.delay),
-      rate(rule.rate ?? "as nodes ask", rule.burst),
+      rule.delay === null ? "from settings" : seconds(rule.delay),
+      rate(rule.rate ?? "from settings", rule.burst),
       rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
       withoutLetters(rule.set_by ?? ""),
     ],
   }));
   const others = more ? ` These are the first; there are ${number(more)} more.` : "";
-  rules.show(shown, `They win over what the nodes’ settings say.${others}`);
+  rules.show(shown, `They override the nodes’ settings.${others}`);
 }

@@ -36,7 +36,7 @@ async function look() {
     if (mine !== looking) return; // another look has taken this one's place
     failed += 1;
     lost ||= moment(new Date());
-    problem(`Connection lost: since ${lost} the server of this page does not answer. It is tried again by itself. What is shown was the state at ${seen}.`);
+    problem(`Connection lost: the server of this page has not answered since ${lost}. The page retries by itself, and shows the state at ${seen}.`);
   } finally {
     if (mine === looking) {
       looking = null;
@@ -48,7 +48,7 @@ async function look() {
 function display(state) {
   if (state.problem) {
     const since = moment(new Date(1000 * state.problem_since));
-    problem(`Away since ${since}. ${state.problem} No permit is granted until it does. What is shown was the state at ${seen}.`);
+    problem(`Away since ${since}. ${state.problem} No permit is granted until it does. The page shows the state at ${seen}.`);
   } else {
     problem("");
     seen = moment(new Date());

@@ -56,7 +56,7 @@ OPTIONS = {part.name: part.option for part in PARTS if part.option}
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scope", metavar="SCOPE", help=SCOPE)
-    text = f"the most requests at once, of all nodes ('{NONE}' for no limit)"
+    text = f"maximum number of requests at once, over all nodes ('{NONE}' for no limit)"
     parser.add_argument("number", metavar="N", nargs="?", help=text)
     for name, option in OPTIONS.items():
         how: dict[str, Any] = {"metavar": option.letter}
@@ -170,7 +170,7 @@ def _rule_verb(verb: str, text: str, of_all: str) -> Verb:
         parser.add_argument("scope", metavar="SCOPE", nargs="?", help=SCOPE)
         parser.add_argument("--all", action="store_true", help=of_all)
         if verb == "reset":
-            parser.add_argument("--yes", action="store_true", help="do not ask")
+            parser.add_argument("--yes", action="store_true", help="skip the confirmation")
 
     return Verb(text, partial(_run_rule, verb), add_options)
 
@@ -188,7 +188,7 @@ RESUME = _rule_verb(
 RESET = _rule_verb(
     "reset",
     "take back what 'limit', 'pause' and 'resume' have set",
-    "every rule, after a question; what sites' answers have taught stays",
+    "every rule, after a confirmation; what was learned from sites' answers stays",
 )
 
 
@@ -227,7 +227,7 @@ SHARE = Verb(
 def _add_evict(parser: argparse.ArgumentParser) -> None:
     text = "its name, as 'status --nodes' shows it, or how that begins"
     parser.add_argument("node", metavar="NODE", help=text)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="skip the confirmation")
 
 
 def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
@@ -303,8 +303,8 @@ def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
 TRUST = Verb(
     "let a server that is new, or has lost its data, grant at once",
     _trust,
-    lambda parser: parser.add_argument("--yes", action="store_true", help="do not ask"),
+    lambda parser: parser.add_argument("--yes", action="store_true", help="skip the confirmation"),
     "Let a server that is new, or has lost its data, grant permits at once. Otherwise it first "
-    "waits until every permit that it may have granted earlier has expired. Use it only if none of "
-    "them can still be held: else a site may see more requests than its limit.",
+    "waits until every permit that it may have granted earlier has expired. Use it only if none "
+    "of them can still be held: otherwise a site may see more requests than its limit.",
 )

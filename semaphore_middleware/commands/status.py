@@ -30,9 +30,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "a site's host, or '*.' and a host for all below it; shows its nodes, too"
     add("names", metavar="SCOPE", nargs="*", default=[], help=text)
-    add("--json", action="store_true", help="for machines; see docs/commands.md")
+    add("--json", action="store_true", help="print JSON; see docs/commands.md")
     add("--nodes", action="store_true", help="sum up by node, over all scopes shown")
-    text = "only scopes and nodes with this in their names, and who is with them"
+    text = "only scopes and nodes whose names contain TEXT, and their nodes and scopes"
     add("--filter", metavar="TEXT", default="", help=text)
     add("--waiting", action="store_true", help="only where requests wait")
     text = f"{', '.join(ORDERS)}: most of that first (default: waiting); host: by name"

@@ -79,7 +79,7 @@ class Cache:
         if errors and not self._has_complained:
             self._has_complained = True
             logger.warning(
-                "%s shares no values between nodes (%s): each node finds them out itself.",
+                "Nodes cannot share values on %s (%s): each node finds them out itself.",
                 connection.server_name,
                 errors[0],
             )

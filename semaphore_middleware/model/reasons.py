@@ -36,14 +36,14 @@ REASONS = (
         "closed",
         "The site refused a request, did not respond, or asked for a pause.",
     ),
-    Reason("down", "closed", "The site is down: it has not responded for long."),
-    Reason("walled", "closed", "The site is walled: it has refused all requests for long."),
+    Reason("down", "closed", "The site is down: it has not responded for a long time."),
+    Reason("walled", "closed", "The site is walled: it has refused all requests for a long time."),
     Reason("full", "no_room", "All permits are held."),
-    Reason("adaptive", "no_room", "All permits are held that the site's answers allow for now."),
+    Reason("adaptive", "no_room", "All permits that the adaptive limit allows for now are held."),
     Reason("failing", "no_room", "The site does not respond, so one request at a time tries it."),
     Reason("delay", "not_yet", "A delay spaces the starts."),
     Reason("rate", "not_yet", "A rate limits the starts."),
-    Reason("learned", "not_yet", "A pace that the site's refusals have taught spaces the starts."),
+    Reason("learned", "not_yet", "A pace learned from the site's refusals spaces the starts."),
 )
 """On the wire a reason is its number in this table, from 1; 0: none."""
 BY_NAME = {reason.name: reason for reason in REASONS}

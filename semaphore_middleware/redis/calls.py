@@ -125,7 +125,7 @@ class Recovery:
         if begun.left > 0:
             logger.warning(
                 "%s is new, or may have lost its data (prefix %r). No permit is granted for "
-                "%.1f s, until all that were granted before are given back or have expired.",
+                "%.1f s, so that permits from before can expire.",
                 connection.server_name,
                 self._keys.prefix,
                 begun.left,

@@ -141,8 +141,8 @@ def start_again(url: str) -> bool:
             return False
         _start_supervisor(directory, "ab")
     logger.warning(
-        "The embedded server was killed, or has crashed: it was started again, without what it "
-        "kept (operators' limits and pauses, reports, shared crawls). Its log is %s.",
+        "The embedded server was killed, or has crashed: it was started again, without its data "
+        "(operators' limits and pauses, reports, shared crawls). Its log is %s.",
         directory / LOG,
     )
     return True
@@ -272,8 +272,8 @@ def _usable_directory() -> Path:
     *first, last = _directories()
     if not first and DIRECTORY not in os.environ:
         logger.warning(
-            "The embedded server of this process is in %s, as this user has no home of its own. "
-            "Crawls that have another %s do not share their limits with this one.",
+            "The embedded server of this process is in %s, because this user has no home "
+            "directory. Crawls with another %s do not share their limits with this one.",
             last,
             last.parent,
         )
@@ -282,8 +282,8 @@ def _usable_directory() -> Path:
             _prepare(directory)
         except OSError as error:
             logger.warning(
-                "The embedded server of this process is in %s, as %s cannot be used: %s. Crawls of "
-                "this user that use the latter do not share their limits with this one.",
+                "The embedded server of this process is in %s, because %s cannot be used: %s. "
+                "Crawls of this user in the latter do not share their limits with this one.",
                 last,
                 directory,
                 error,

@@ -268,7 +268,7 @@ def _read(url: str, more: Mapping[str, Any]) -> _Parts:
         addresses = [Address(path=unquote(path))]
     else:
         if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
-            raise SettingsError("the database, behind the last '/', is not a number")
+            raise SettingsError("the database number after the last '/' is not a number")
         named = [_address(host, kind) for host in hosts.split(",")]
         addresses = list(dict.fromkeys(named))  # each has one vote
     if len(addresses) > 1 and not kind:
@@ -312,7 +312,7 @@ def _address(text: str, kind: str) -> Address:
     try:
         port = split.port or PORTS[kind]
     except ValueError:
-        raise SettingsError("the port, behind the host, is not a number up to 65535") from None
+        raise SettingsError("the port after the host is not a number up to 65535") from None
     if kind and not split.hostname:
         raise ValueError
     host = unquote(split.hostname or "localhost")
@@ -335,9 +335,7 @@ def _checked(parts: _Parts) -> dict[str, Any]:
     options = parts.options
     known = (*USED, *TLS_OPTIONS, *(FOR_SENTINELS if parts.service else ()))
     if any(name not in (*known, *IGNORED) for name in options):  # it may be a part of the password
-        raise SettingsError(
-            f"it has an option that is not known; known are {', '.join(('db', *known))}"
-        )
+        raise SettingsError(f"it has an unknown option; known are {', '.join(('db', *known))}")
     if issubclass(parts.connection_class, redis_py.SSLConnection):
         check_tls_options(options)
     elif names := [name for name in options if name in TLS_OPTIONS]:

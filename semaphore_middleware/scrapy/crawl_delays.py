@@ -57,8 +57,8 @@ class CrawlDelays:
             return False
         if delay > self._longest_s:
             logger.warning(
-                "The robots.txt of %s asks for a delay of %g s. The delay is %g s, "
-                "as SEMAPHORE_MAX_CRAWL_DELAY says.",
+                "The robots.txt of %s asks for a delay of %g s. The delay is %g s, the maximum "
+                "in SEMAPHORE_MAX_CRAWL_DELAY.",
                 origin,
                 delay,
                 self._longest_s,

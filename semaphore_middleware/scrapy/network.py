@@ -118,8 +118,8 @@ class Network:
         self._next_try = asyncio.get_running_loop().time()
         self._emit(NetworkLost)
         logger.warning(
-            "No site responds to this node; the last that did not were %s. It blames none of them: "
-            "it makes one request at a time, in growing pauses, until one gets a response.",
+            "No site responds to this node; the last ones it tried were %s. It blames none of "
+            "them: it makes one request at a time, in growing pauses, until one gets a response.",
             ", ".join(sorted(self._silent)[:SITES]),
         )
 

@@ -232,8 +232,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
             if rp is not None and rp not in self._forbidding:
                 self._forbidding.add(rp)
                 logger.info(
-                    "The robots.txt of %s forbids %s, as it may forbid other pages: they are not "
-                    "fetched, and not named again (ROBOTSTXT_OBEY).",
+                    "The robots.txt of %s forbids %s, and perhaps other pages: they are not "
+                    "fetched, and not logged again (ROBOTSTXT_OBEY).",
                     origin_of(request),
                     request,
                 )
@@ -316,8 +316,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         if before is None or not before.failures:
             logger.warning(
                 "The robots.txt of %s cannot be read (%s). Until it can, its requests are %s "
-                "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is asked for again after %g s, then after "
-                "longer times, up to %g s.",
+                "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is requested again after %g s, then at "
+                "longer intervals, up to %g s.",
                 origin,
                 problem,
                 "allowed" if self._allows_unreachable else "forbidden",

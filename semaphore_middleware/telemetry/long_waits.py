@@ -181,8 +181,8 @@ class StricterLimits(Explaining):
             self._named.discard(scope)
             return
         logger.warning(
-            "%s: another node asks for a stricter limit than this one's (%s), so all keep to "
-            "that: %s. `scrapy semaphore limit` sets one for all nodes%s",
+            "%s: another node asks for a stricter limit than this one's (%s), and the strictest "
+            "counts: %s. `scrapy semaphore limit` sets one for all nodes%s",
             scope,
             own,
             _some([f"{member.node} ({member.asks_for})" for member in others], NAMED_NODES_MAX),

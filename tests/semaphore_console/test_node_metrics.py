@@ -190,7 +190,7 @@ async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog:
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     told = warning.getMessage()
     assert f"SEMAPHORE_METRICS_PORT = {port}: cannot listen on 127.0.0.1" in told
-    assert "The crawl goes on without metrics" in told
+    assert "The crawl continues without metrics" in told
     site.let_go()
     await first.finished()
     await second.gave_back(1, site)

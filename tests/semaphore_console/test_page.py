@@ -350,7 +350,7 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
     async with looking(server, chromium) as (browser, page):
         await unlock(browser, "wrong")
         refused = "document.querySelector('#refused').textContent"
-        await browser.until(refused, "Refused: this is not the token that the command was given.")
+        await browser.until(refused, "Refused: the token is wrong.")
         assert all("403" in one for one in browser.complaints)
         browser.complaints.clear()
         assert not await browser.see(ANY)
@@ -423,8 +423,8 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         await browser.click(retry)
         await browser.until(
             QUESTION,
-            "books has 1 request set aside. Now nodes get them again. The crawl has ended: the "
-            "next node that is started goes on with it.",
+            "books has 1 request set aside. Retry puts them back into the queues. The crawl has "
+            "ended: the next node continues it.",
         )
         await browser.click("#confirm .danger")
         await browser.until(answer("#crawls"), "books has 1 request queued again.")
@@ -483,7 +483,7 @@ async def test_a_page_server_away_is_asked_less_often(
             await browser.until("pauses.filter((ms) => ms === 30000).length > 1")
             growing = "[...new Set(pauses)].filter((ms) => ms > 1000).join()"
             assert await browser.see(growing) == "2000,4000,8000,16000,30000"
-            assert (await browser.see(PROBLEM)).startswith("Connection lost: since ")
+            assert (await browser.see(PROBLEM)).startswith("Connection lost: ")
             await browser.cut_off(False)
             await browser.until(PROBLEM, "")
             await browser.until("pauses.at(-1)", 1000)

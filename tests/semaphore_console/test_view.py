@@ -52,7 +52,7 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     assert values(row) == [
         *(scope_id(name), name, 2, 3, 8, False, 2, 7.25, 3.5, 0.5, 0.0, None, "60/m", 10, 0.25),
         *(None, 2.0, 30.0, 90.0, None, None, True, "down", "closed", 2.0),
-        "The site is down: it has not responded for long. Nothing starts for another 2.0 s.",
+        "The site is down: it has not responded for a long time. Nothing starts for another 2.0 s.",
         *("boss", [], 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [

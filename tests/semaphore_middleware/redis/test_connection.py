@@ -52,10 +52,10 @@ def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
 @pytest.mark.parametrize(
     ("rest", "said"),
     [
-        ("://a:6x79/0", "the port, behind the host, is not a number up to 65535"),
-        ("+sentinel://a,b:99999/m", "the port, behind the host, is not a number up to 65535"),
-        ("://a/one", "the database, behind the last '/', is not a number"),
-        ("+sentinel://a/m/zero", "the database, behind the last '/', is not a number"),
+        ("://a:6x79/0", "the port after the host is not a number up to 65535"),
+        ("+sentinel://a,b:99999/m", "the port after the host is not a number up to 65535"),
+        ("://a/one", "the database number after the last '/' is not a number"),
+        ("+sentinel://a/m/zero", "the database number after the last '/' is not a number"),
         ("+sentinel://a:1", "no service is named; allowed is redis+sentinel://…/service"),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_embedded_server_is_where_the_password_database_says(
     assert not caplog.records
     entry.pw_dir = "/"
     assert embedded._usable_directory() == embedded._directories()[0]
-    assert "has no home of its own" in caplog.text
+    assert "has no home directory" in caplog.text
     entry.pw_dir = str(home / ("x" * 100))
     assert embedded._usable_directory() == embedded._directories()[1]
     assert "cannot be used: " in caplog.text

@@ -345,4 +345,4 @@ async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
         assert "can be read again" in caplog.text
     [line] = [line for line in caplog.messages if "cannot be read" in line]
     assert "(500 Internal Server Error). Until it can, its requests are forbidden" in line
-    assert "It is asked for again after 10 s, then after longer times, up to 30 s." in line
+    assert "It is requested again after 10 s, then at longer intervals, up to 30 s." in line
