@@ -246,7 +246,7 @@ async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> Non
     a = await Caller.join(server, "a")
     with server.client() as client:
         client.set(SCOPE, "x")
-        with pytest.raises(ServerRefusedError, match=r"scope:s holds on .* is no scope"):
+        with pytest.raises(ServerRefusedError, match=r"scope:s holds on .* is not a scope"):
             await a.inspect("s")
         assert await a.admin.evict("a") == (0, 0)
         client.delete(SCOPE)
