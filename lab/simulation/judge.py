@@ -249,12 +249,13 @@ class Judge:
 
     def on_answer(self, request: Request) -> None:
         """A request's node reports how its site answered."""
-        site = request.job.scopes[0]
+        assert request.permits is not None
+        permit = request.permits.site_permit
+        assert permit is not None
+        site = permit.scope
         if request.job.outcome == "failed":
             self.failures[site] += 1
         if request.job.outcome == "refused":
-            assert request.permits is not None
-            (permit,) = (one for one in request.permits.permits if one.scope == site)
             began_at = permit.granted_at - request.node.clock_ahead
             # What began before a refusal, or a pause, was heard of belongs to it.
             before = max(self.refused_at.get(site, -math.inf), self.paused_at.get(site, -math.inf))
@@ -278,6 +279,25 @@ class Judge:
                 self._check_gaps(scope, times, delay * (1 - limit.jitter), 1)
             if limit.rate:
                 self._check_gaps(scope, times, limit.interval, limit.burst)
+
+    def check_mixed(self, limits: list[Limit], length: float, is_wanted: bool) -> None:
+        """Of limits that are all named at a site, one by each node, which holds a permit, each part
+        holds; and one that `is_wanted` all the time is used as far as they allow.
+        """
+        starts, used = self.starts["a.com"], sum(self.held_s.values())
+        gap = max(limit.delay * (1 - limit.jitter) for limit in limits)
+        delay = max(limit.delay for limit in limits)
+        interval = max(limit.interval for limit in limits)
+        burst = min((limit.burst for limit in limits if limit.rate), default=1)
+        most = min(limit.concurrency for limit in limits) - len(limits)
+        self._check_gaps("a.com", starts, gap, 1)
+        self._check_gaps("a.com", starts, interval, burst)
+        if used > most * length + len(limits):
+            self.violate(f"LIMIT a.com: {used:.1f} s used, of {most} places in {length:g} s")
+        pace = max(delay, interval)
+        is_used = used > 0.8 * most * length
+        if is_wanted and len(starts) * pace < 0.8 * length and not is_used:
+            self.violate(f"UNUSED: {len(starts)} starts in {length:g} s, one in {pace:g} s may be")
 
     def _check_gaps(self, scope: str, times: list[float], interval: float, burst: int) -> None:
         arrival = -math.inf

@@ -37,7 +37,8 @@ SUMS = ("held", "waiting", "resting", "pending")
 
 def left_in(thing: object) -> list[str]:
     """The tables of a thing, and of its parts, that are not empty and should be."""
-    return [f"{name}: {table}" for name, table in _tables(thing, set()) if name not in KEPT]
+    found = _tables(thing, set())
+    return [f"{name}: {str(table)[:200]}" for name, table in found if name not in KEPT]
 
 
 def _tables(thing: object, seen: set[int]) -> Iterator[tuple[str, Any]]:

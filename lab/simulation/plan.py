@@ -72,6 +72,7 @@ class Plan:
     jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
     machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
     site: Callable[[], Site] | None = None  # what answers in place of each job's outcome
+    down_after: Mapping[int, float] = field(default_factory=dict)  # of some nodes
     lingers: bool = False  # nodes stay for a while when they have nothing to do any more
 
     def limit_of(self, node: int, scope: str) -> Limit:
@@ -176,12 +177,17 @@ def plan_for(seed: int) -> Plan:
         return _metered(seed, others)
     if others.random() < 0.03:
         return _busy(seed, others)
+    rare = Random(f"{seed} rare")
+    if rare.random() < 0.03:
+        return rare.choice((_mixed, _mixed, _leaving))(seed, rare)
     is_busy = others.random() < 0.3
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     plan = draw(seed, random)
     if is_busy:
         plan = replace(plan, faults=tuple(map(as_block, plan.faults)))
     plan = replace(plan, lingers=others.random() < 0.2)
+    if "all" in plan.limits and rare.random() < 0.2:
+        plan = _grouped(rare, plan)
     random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
     if random.random() < 0.01:
         return _shared(seed, random)
@@ -394,6 +400,7 @@ def _sick(seed: int, random: Random) -> Plan:
         limits={"a.com": Limit(limit)},
         workers=tuple(workers),
         machines=dict.fromkeys(range(sick), 0) if is_one_machine else {},
+        down_after={node: random.choice((0.0, 5.0, 15.0)) for node in range(sick)},
     )
 
 
@@ -439,6 +446,65 @@ def _metered(seed: int, random: Random) -> Plan:
     )
 
 
+def _mixed(seed: int, random: Random) -> Plan:
+    """Nodes that hold a permit of one site all the time, and name limits of different paces. Of
+    each part the strictest counts. They want more all the time, or now and then.
+    """
+    nodes = random.choice((2, 3))
+    paces = (
+        Limit(6),
+        Limit(9, delay=0.3),
+        Limit(9, delay=0.2, jitter=0.1),
+        Limit(9, delay=0.5, jitter=0.9),
+        Limit(9, rate="5/s", burst=4),
+        Limit(9, rate="2/s", burst=2),
+        Limit(6, rate="4/s"),
+    )
+    page = Job(("a.com",), random.choice((0.01, 0.2)), 0.0)
+    pauses = random.choice(((0.0,), (0.5, 1.0, 3.0)))
+    return Plan(
+        seed,
+        "mixed",
+        lease=3.0,
+        turn=random.choice((0.0, 0.1)),
+        nodes=nodes,
+        limits={"a.com": Limit(9)},
+        workers=(
+            *(Worker(node, (replace(page, hold=1e3),)) for node in range(nodes)),
+            *(
+                Worker(node, tuple(replace(page, pause=random.choice(pauses)) for _ in range(200)))
+                for node in range(nodes)
+                for _ in range(10)
+            ),
+        ),
+        own_limits={node: {"a.com": random.choice(paces)} for node in range(nodes)},
+    )
+
+
+def _leaving(seed: int, random: Random) -> Plan:
+    """A node that closes while it holds fifty permits, at a site of its own or at many; the others
+    wait for them.
+    """
+    sites = random.choice((("a.com",), tuple(f"{number}.com" for number in range(50))))
+    page = Job((), 5.0, 0.0)
+    workers = [
+        Worker(node, (replace(page, scopes=(sites[number % len(sites)],), pause=0.5 * node),) * 2)
+        for node in range(2)
+        for number in range(50)
+    ]
+    return Plan(
+        seed,
+        "calm",
+        lease=random.choice((2.0, 6.0)),
+        turn=random.choice((0.0, 0.1)),
+        nodes=2,
+        limits=dict.fromkeys(sites, Limit(50 // len(sites))),
+        workers=tuple(workers),
+        faults=(Fault(2.0, "close", 0, random.choice((0.5, 3.0))),),
+        lingers=True,
+    )
+
+
 def _days(seed: int, random: Random) -> Plan:
     """Leases of hours, so that keys come near their expiry, and some faults."""
     lease = random.choice((3600.0, 14400.0))
@@ -465,6 +531,21 @@ def _days(seed: int, random: Random) -> Plan:
         for _ in range(random.choice((0, 3)))
     )
     return Plan(seed, "days", lease, 0.1, 2, limits, tuple(workers), faults)
+
+
+def _grouped(random: Random, plan: Plan) -> Plan:
+    """Where two sites are in a group of the user's own."""
+    limit = random.choice((Limit(1), Limit(2), Limit(9, delay=0.1)))
+    workers = []
+    for worker in plan.workers:
+        jobs = [
+            replace(job, scopes=("group", *job.scopes))
+            if "c.com" not in job.scopes and random.random() < 0.7
+            else job
+            for job in worker.jobs
+        ]
+        workers.append(replace(worker, jobs=tuple(jobs)))
+    return replace(plan, limits={**plan.limits, "group": limit}, workers=tuple(workers))
 
 
 # What they are made of --------------------------------------------------------------------------

@@ -49,7 +49,8 @@ from semaphore_middleware.redis.scripts import sha1_of
 
 URL = "redis://simulated"
 KEYS = Keys("semaphore")
-BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
+DOWN_AFTER_S = 5.0
+BACKOFF = Backoff(start=0.5, most=2.0, down_after=DOWN_AFTER_S)
 COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
@@ -146,7 +147,7 @@ class Node:
             lease=run.plan.lease,
             turn=run.plan.turn,
             **dict(zip(("job", "weight"), run.plan.jobs.get(number, ()), strict=False)),
-            backoff=BACKOFF,
+            backoff=replace(BACKOFF, down_after=run.plan.down_after.get(number, DOWN_AFTER_S)),
             history=HISTORY_S,
             observers=[Witness(run.judge, self)],
         )
@@ -336,6 +337,8 @@ class Run:
             self._judge_walled()
         elif self.plan.kind == "metered":
             self._judge_metered()
+        elif self.plan.kind == "mixed":
+            self._judge_mixed()
         else:
             self._finish_work()
             self._close_all()
@@ -376,7 +379,8 @@ class Run:
         settling_since = BEGIN_S if is_calm else judge.faults_end
         is_over = not self.has_faults_left and self.world.now > judge.faults_end + 2.5 * lease
         has_settled = self.world.now > settling_since + 2.5 * lease
-        is_metered = self.plan.kind == "metered"  # there it may be a learned gap that is waited for
+        # It may be a learned gap that is waited for, or another node's pace.
+        is_metered = self.plan.kind in ("metered", "mixed")
         has_settled &= is_calm or not self.has_faults_left
         living = [node for node in self.nodes if not node.host.is_dead]
         if has_settled and not is_metered:
@@ -493,13 +497,28 @@ class Run:
         wants = Counter(worker.node for worker in plan.workers)
         judge.check_shares(wants, limit, holds, length)
 
+    def _judge_mixed(self) -> None:
+        """The strictest of each part holds, and no more than that."""
+        judge = self.judge
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        self.world.run(self.world.now + 2 * self.plan.lease)
+        judge.starts.clear()
+        judge.held_s.clear()
+        self.world.run(self.world.now + JUDGED_S)
+        is_wanted = not any(worker.jobs[0].pause for worker in self.plan.workers)
+        limits = [limits["a.com"] for limits in self.plan.own_limits.values()]
+        judge.check_mixed(limits, JUDGED_S, is_wanted)
+
     def _judge_sick(self) -> None:
         """The node that is well has the site to itself; if there is none, the site is left alone,
         but for one try in each pause.
         """
         judge, plan = self.judge, self.plan
         self.network.weather = Weather(latency=(0.0002, 0.0004))
-        self.world.run(self.world.now + LATE_S + 2 * BACKOFF.most)
+        self.world.run(BEGIN_S + min(plan.down_after.values()))
+        if judge.failed_at_once:
+            judge.violate("SICK: requests failed at once before the site was down")
+        self.world.run(BEGIN_S + LATE_S + 2 * BACKOFF.most)
         last = plan.workers[-1]
         is_well = last.jobs[-1].outcome == "good"
         if is_well and last.jobs[0].pause and judge.longest_gap[last.node] > FIRST_TRY_S:
@@ -511,6 +530,8 @@ class Run:
         if is_well and judge.held_s[last.node] < due:
             judge.violate(f"SICK: others cost {due - judge.held_s[last.node]:.1f} s of {due:g}")
         tries = {node: judge.started[node] for node in range(plan.nodes - is_well)}
+        if not (is_well or judge.failed_at_once):
+            judge.violate("SICK: no request failed at once where the site was down")
         most = 2 * JUDGED_S / BACKOFF.most + plan.nodes  # a pause is shortened by up to half
         if (max(tries.values()) if is_well else sum(tries.values())) > most:
             judge.violate(f"SICK: a site that does not respond was tried {tries} times")

@@ -94,6 +94,7 @@ class CrawlPlan:
     budgets: Budgets = (0, 0, 0)  # until a fault changes them
     fed: tuple[tuple[float, int], ...] = ()  # when a queue that `start` reads gets which page
     is_second_run: bool = False  # a run of the same name has ended before
+    comes_again: bool = False  # when the run has ended, another one begins
     last_first: bool = True  # the order of a site's requests
     most_new: int = 500  # requests in a call
     most_ready: int = 32  # that a node has taken ahead: the others are on the server only
@@ -164,7 +165,9 @@ def plan_for(seed: int) -> CrawlPlan:
         most_ready=random.choice((2, 32)),
         heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
     )
-    return _fed(random, _limited(random, plan))
+    plan = _fed(random, _limited(random, plan))
+    is_whole = not (plan.fed or any(page.is_fatal for page in pages))
+    return replace(plan, comes_again=is_whole and others.random() < 0.15)
 
 
 def _limited(random: Random, plan: CrawlPlan) -> CrawlPlan:
@@ -221,7 +224,8 @@ TROUBLE = OVERTAKING | {
     "evict",
 }
 LOSING = {"flush", "replica", "go back", "split brain", "evict"}  # data
-# A node that dies, or a server that loses data, takes along what `start` has read from a queue.
+# A node that dies, or a server that loses data, takes along what `start` has read from a queue; but
+# what a promoted replica lacks of the last calls is sent again.
 SAFE_FOR_FEEDS = {
     *OF_NETWORK,
     "freeze",
@@ -231,6 +235,8 @@ SAFE_FOR_FEEDS = {
     "budgets",
     "jump",
     "server stands",
+    "replica",
+    "split brain",
 }
 OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "block", "kill", "close", "cut off"}
 
@@ -636,7 +642,8 @@ class CrawlNode:
         """
         self.closed_at = self.run.world.now
         failed = self.crawler.spider is None
-        for left in left_in(self.scheduler) if reason == "finished" else ():
+        is_judged = reason == "finished" and not self.run._has_lost_data
+        for left in left_in(self.scheduler) if is_judged else ():
             self.run.violate(f"MEMORY {self.host.name}: {left}")
         self.run.note(self.host.name, f"ends: {reason}, {failed=}")
         is_late = self.run.server.has_ended and self.began_at > self.run._ended_at
@@ -793,6 +800,22 @@ class Crawl:
             self.world.run(self.world.now + 1.0)
             self._start(0)
             self._wait_for_end()
+        if not self.violations:
+            self._judge_end()
+        if self.plan.comes_again and not self.violations:
+            self._crawl_again()
+
+    def _crawl_again(self) -> None:
+        """Nothing of a run that has ended counts in the next one: it fetches everything anew."""
+        for counts in (self.visits, self.returned, self.retried, self.died_with, self._before_them):
+            counts.clear()
+        self.written.clear()
+        self.nodes.clear()
+        self.budgets = self._held = self._held_before = self.plan.budgets
+        self._has_lost_data = self._overtaken = False
+        for number in range(self.plan.nodes):
+            self._start(number, new_run=True)
+        self._wait_for_end()
         if not self.violations:
             self._judge_end()
 

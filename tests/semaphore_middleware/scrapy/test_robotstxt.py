@@ -131,6 +131,17 @@ def test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gon
     assert delays.apply(scopes, PAGE) == scopes
 
 
+def test_the_delay_of_https_is_not_that_of_http() -> None:
+    delays, scopes = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60), Scopes((("a", Limit(2)),))
+    urls = {"http://a/": 5, "https://a:443/": 7, "https://a:444/": 9}
+    for url, delay in urls.items():
+        text = f"User-agent: *\nCrawl-delay: {delay}".encode()
+        assert delays.learn(ProtegoRobotParser(text, None), Request(url))
+    for url, delay in {**urls, "http://a:80/x": 5, "https://a/x": 7}.items():
+        assert delays.apply(scopes, Request(url)).limits[0][1].delay == delay, url
+    assert delays.apply(scopes, Request("http://a:444/")) == scopes
+
+
 def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside() -> None:
     for limit, then in [
         (Limit(2, 20, 0.5), Limit(2, 20, 0.5)),

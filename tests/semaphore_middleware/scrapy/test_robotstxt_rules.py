@@ -212,6 +212,14 @@ async def test_unreadable_is_told_from_forbidding(
         assert f"forbids <GET {site.url('/page/', forbidding)}>" in caplog.text
 
 
+async def test_a_file_of_http_allows_nothing_over_https(server: RedisServer, site: Site) -> None:
+    async with reader(server, site) as crawl:
+        assert await crawl.fetch()
+        download = crawl.crawl.crawler.engine.download_async
+        with pytest.raises(RobotsTxtUnreadableError):
+            await download(Request(site.url("/page/").replace("http:", "https:")))
+
+
 async def test_a_parser_that_fails_forbids(server: RedisServer, site: Site, caplog: Log) -> None:
     settings = {"ROBOTSTXT_PARSER": "scrapy.robotstxt.PythonRobotParser"}
     async with reader(server, site, **settings) as crawl:
