@@ -325,6 +325,7 @@ class Run:
             self.world.after(fault.at, partial(self._strike, fault))
         self._watch()
         self._watch_keys()
+        self._watch_memory()
         if self.plan.faults:
             self.faults.copy_while(lambda: self.has_faults_left)
         if self.plan.kind == "crowd":
@@ -377,20 +378,27 @@ class Run:
         judge, lease = self.judge, self.plan.lease
         is_calm = self.plan.kind == "calm"
         settling_since = BEGIN_S if is_calm else judge.faults_end
-        is_over = not self.has_faults_left and self.world.now > judge.faults_end + 2.5 * lease
         has_settled = self.world.now > settling_since + 2.5 * lease
         # It may be a learned gap that is waited for, or another node's pace.
         is_metered = self.plan.kind in ("metered", "mixed")
-        has_settled &= is_calm or not self.has_faults_left
-        living = [node for node in self.nodes if not node.host.is_dead]
-        if has_settled and not is_metered:
-            judge.check_progress(living, judge.free_after())
-        for node in living:
-            if node.semaphore._session is not None:
-                for wrong in wrong_in(node.semaphore._session.outbox, is_over):
-                    judge.violate(f"MEMORY {node.name}: {wrong}")
+        if has_settled and not is_metered and (is_calm or not self.has_faults_left):
+            judge.check_progress(self._living, judge.free_after())
         if any(not task.done() for _, task in self._tasks):
             self.world.after(max(0.05, lease / 50), self._watch)
+
+    @property
+    def _living(self) -> list[Node]:
+        return [node for node in self.nodes if not node.host.is_dead]
+
+    def _watch_memory(self) -> None:
+        lease = self.plan.lease
+        is_over = self.world.now > self.judge.faults_end + 2.5 * lease and not self.has_faults_left
+        for node in self._living:
+            if node.semaphore._session is not None:
+                for wrong in wrong_in(node.semaphore._session.outbox, is_over):
+                    self.judge.violate(f"MEMORY {node.name}: {wrong}")
+        if any(not task.done() for _, task in self._tasks):
+            self.world.after(lease / 4, self._watch_memory)
 
     def _watch_keys(self) -> None:
         self._check_keys()
