@@ -24,6 +24,7 @@ CONDITION = re.compile(r"\b(?:if|elseif|while) (.+?) (?:then|do)\b")
 EITHER_OR = re.compile(r"not \S+|[^()]+ [=~]= [^()]+")  # swapped is negated
 ASSIGNMENT = re.compile(r"(\w+(?:\.\w+|\[\w+\])+) = (.+)")
 DROPPED = re.compile(r"(?!local |function |end|else|for |until |repeat|if .*(?<! end)$)[a-z]")
+EFFECT = re.compile(r"(?:[\w.]+(?:\[\w+\])?(?:, [\w.]+)* = |[\w.:]+\()(?!.*\bfunction\b)")
 NO_CALL = {"math.min", "math.max", "if", "and", "or", "not", "return", "=", "(", ","}
 EDGES = {"if", "elseif", "while", "return", "then", "do", "end", "and", "or", "=", ",", ";"}
 
@@ -31,6 +32,7 @@ EDGES = {"if", "elseif", "while", "return", "then", "do", "end", "and", "or", "=
 def changes(source: str) -> Iterator[Change]:
     compiles = LuaRuntime().eval("function(text) return loadstring(text) ~= nil end")
     begin, functions = 0, list[tuple[int, str]]()  # those around a line, with their columns
+    above: tuple[int, int, int, str] | None = None  # if the line before has an effect: where, what
     for number, line in enumerate(source.splitlines(), 1):
         code = STRING_OR_COMMENT.sub(_blank, line).rstrip()
         column = len(code) - len(code.lstrip())
@@ -44,8 +46,29 @@ def changes(source: str) -> Iterator[Change]:
             mutant = source[:start] + instead + source[end:]
             if compiles(assembled(mutant, RECORDS, lambda _: "")):
                 yield Change(names, number, says, instead, start, end, instead)
+        has_effect = EFFECT.match(code)
+        if above and above[0] == column and has_effect and _may_depend(above[3], says):
+            _, first, first_end, first_says = above
+            swapped = says + source[first_end:start] + first_says
+            mutant = source[:first] + swapped + source[end:]
+            if compiles(assembled(mutant, RECORDS, lambda _: "")):
+                pair = f"{first_says}; {says}", f"{says}; {first_says}"
+                yield Change(names, number - 1, *pair, first, end, swapped)
+        above = (column, start, end, says) if has_effect else None
         if function := FUNCTION.match(code):
             functions.append((column, function[1]))
+
+
+def _may_depend(one: str, other: str) -> bool:
+    """False for two assignments of which neither names what the other sets."""
+    targets = [code.partition(" = ")[0::2] for code in (one, other)]
+    if not all(value for _, value in targets):
+        return True
+    return any(
+        re.search(rf"\b{re.escape(name)}\b", text)
+        for (names, _), text in zip(targets, (other, one), strict=True)
+        for name in names.split(", ")
+    )
 
 
 def _blank(text: re.Match[str]) -> str:
@@ -78,7 +101,12 @@ def _changes(line: str, code: str) -> Iterator[tuple[int, int, str]]:
         if text[0].isdigit() and before != "[":
             for number in other_numbers(float(text) if "." in text else int(text)):
                 yield *token.span(), repr(number)
-        if text == "(" and before not in NO_CALL and "function" not in texts[max(0, i - 2) : i]:
+        is_list = text == "{" and " = " not in code[token.start() :]
+        if (
+            (is_list or text == "(")
+            and before not in NO_CALL
+            and "function" not in texts[max(0, i - 2) : i]
+        ):
             arguments = [(tokens[a].start(), tokens[b].end()) for a, b in _arguments(texts, i)]
             skipped = before == "redis.call"  # the command
             for (begin, middle), (other, end) in pairwise(arguments[skipped:]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from lab.mutants.rules import Change, other_numbers
@@ -19,6 +19,8 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
 EITHER_OR = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)  # swapped is negated
 OTHER_NAMES = {"min": "max", "max": "min"}
 NO_SWAP = (*OTHER_NAMES, "getattr", "hasattr", "isinstance", "issubclass", "setattr")
+UNITS = {"_s": 1000, "_S": 1000, "_ms": 0.001}
+"""By the end of a name: what turns its value into the other unit."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NOT_RUN = ("decorator_list", "annotation", "returns", "bases")  # or run by tools and libraries
 TEXTS = ("__repr__", "__str__", "__slots__", "__all__", "TYPE_CHECKING")
@@ -28,14 +30,14 @@ LOG_LINES_TO_KEEP = ("warning", "error", "exception")  # they ask for action
 def changes(source: str) -> Iterator[Change]:
     code = source.encode()  # of which the tree counts the columns
     lines = list(accumulate(map(len, code.splitlines(keepends=True)), initial=0))
+
+    def span_of(node: Any) -> tuple[int, int]:
+        begin = lines[node.lineno - 1] + node.col_offset
+        end = lines[node.end_lineno - 1] + node.end_col_offset
+        return len(code[:begin].decode()), len(code[:end].decode())
+
     for node, above in _walk(ast.parse(source), ()):
-        start, end = (
-            len(code[: lines[line - 1] + column].decode())
-            for line, column in (
-                (node.lineno, node.col_offset),
-                (node.end_lineno, node.end_col_offset),
-            )
-        )
+        start, end = span_of(node)
         function = ".".join(
             one.name for one in above if isinstance(one, (ast.ClassDef, *FUNCTIONS))
         )
@@ -47,6 +49,12 @@ def changes(source: str) -> Iterator[Change]:
                 says, instead = ast.unparse(shown), ast.unparse(_replace(shown, node, new))
                 _replace(shown, new, node)
             yield Change(function, node.lineno, says, instead, start, end, text)
+        if (after := _next_effect(node, above)) is not None:
+            first, second = ast.unparse(node), ast.unparse(after)
+            begin, last = span_of(after)
+            text = source[begin:last] + source[end:begin] + source[start:end]
+            says, instead = f"{first}; {second}", f"{second}; {first}"
+            yield Change(function, node.lineno, says, instead, start, last, text)
 
 
 def _walk(node: Any, above: tuple[ast.AST, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -88,6 +96,15 @@ def _other_expressions(node: Any, parent: Any) -> Iterator[ast.expr]:
             for i in range(len(node.args) - 1):
                 first, second = node.args[i : i + 2]
                 yield _with(node, args=[*node.args[:i], second, first, *node.args[i + 2 :]])
+            named = node.keywords
+            for i, (one, other) in enumerate(pairwise(named)):
+                if one.arg and other.arg:
+                    swapped = [_with(one, value=other.value), _with(other, value=one.value)]
+                    yield _with(node, keywords=[*named[:i], *swapped, *named[i + 2 :]])
+        case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+            for ending, factor in UNITS.items():
+                if name.endswith(ending) and not isinstance(parent, ast.Call | ast.Attribute):
+                    yield ast.BinOp(ast.Constant(factor), ast.Mult(), node)
     is_condition = node is getattr(parent, "test", None) or node in getattr(parent, "ifs", ())
     is_either_or = isinstance(node, ast.Compare) and isinstance(node.ops[0], EITHER_OR)
     if is_condition and not (is_either_or or isinstance(node, ast.UnaryOp | ast.Constant)):
@@ -119,6 +136,33 @@ def _other_statements(node: Any, above: tuple[Any, ...]) -> Iterator[ast.stmt]:
             yield ast.Pass()
         case ast.Delete() | ast.Raise() | ast.Break() | ast.Continue():
             yield ast.Pass()
+
+
+def _next_effect(node: Any, above: tuple[Any, ...]) -> ast.stmt | None:
+    """The statement after this one, if both have effects whose order may matter."""
+    if not (isinstance(node, ast.stmt) and any(isinstance(one, FUNCTIONS) for one in above)):
+        return None
+    blocks = [part for _, part in ast.iter_fields(above[-1]) if isinstance(part, list)]
+    block = next((part for part in blocks if node in part), [node])
+    after = next(iter(block[block.index(node) + 1 :]), None)
+    if not (_has_effect(node) and _has_effect(after)):
+        return None
+    if not isinstance(node, ast.Assign) or not isinstance(after, ast.Assign):
+        return after
+    pair = ((node, ast.unparse(after)), (after, ast.unparse(node)))
+    depend = any(ast.unparse(name) in other for one, other in pair for name in one.targets)
+    return after if depend else None
+
+
+def _has_effect(node: Any) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            return not _is_text(node) and not _is_text(node.value)
+        case ast.Assign(targets=targets):
+            return all(isinstance(one, ast.Attribute | ast.Subscript) for one in targets)
+        case ast.AugAssign(target=target):
+            return isinstance(target, ast.Attribute | ast.Subscript)
+    return isinstance(node, ast.Delete)
 
 
 def _with(node: Any, **fields: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+MILLI = 1000  # without it milliseconds are taken for seconds, or the reverse
 FEW = 4  # from here on one more or less is nobody's promise: a mistake is of another unit
 
 
@@ -27,6 +28,8 @@ class Change:
 
 def other_numbers(number: float) -> Iterator[float]:
     """What a number may be by mistake."""
+    if number == MILLI:
+        yield 1
     if abs(number) >= FEW:
         yield number * 10
     else:
