@@ -146,6 +146,7 @@ def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
 def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: Node) -> None:
     one.push(b"a", fingerprint="a")
     one.fill(b=3, c=3)
+    one.finishes(one.pop(), Outcome.FAILED)
     two.pop()
     one.drops()
     assert crawl_keys(client) == []
