@@ -393,7 +393,7 @@ async def test_permit_without_a_place_goes_back_at_once(
 @both
 @pytest.mark.parametrize("path", ["/slow/", "/half/"])
 async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, by: By, path: str) -> None:
-    crawl = Crawl(server, Request(site.url(path)), by=by, SEMAPHORE_LEASE=0.5)
+    crawl = Crawl(server, Request(site.url(path)), by=by, SEMAPHORE_LEASE=1.0)
     await site.until(lambda: site.now == 1)
     server.kill()
     await site.until(lambda: site.now == 0)

@@ -71,7 +71,7 @@ async def test_permits_go_back_however_requests_end(
 
 
 async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, tmp_path: Path) -> None:
-    ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 0.5}
+    ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 1.0}
     async with scrapy(tmp_path, Request(site.url("/half/")), options=NO_REACTOR, **ours) as crawl:
         await site.until(lambda: site.now == 1)
         server.kill()
