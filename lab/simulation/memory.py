@@ -26,6 +26,7 @@ KEPT = {
     "Outbox._sent": "judged by its age: `Crawl._judge_sent`",
     "Outbox._sent_before": "judged by its age: `Crawl._judge_sent`",
     "Scheduler.identity": "from the settings",
+    "Session._ended_terms": "those of the last stall: the next one forgets them",
     "Subscription._channels": "its own",
     "Subscription._tasks": "its own, two",
     "SummedStats._sent": "the last number of each stat",
