@@ -1055,7 +1055,7 @@ class _LogWatch(logging.Handler):
         self._crawl.note("log", record.getMessage())
         expected = (
             "The crawl 'sim' has ended without",
-            "The crawl 'sim' lacks",
+            "The server has lost requests of the crawl 'sim'",
             "The nodes of the crawl 'sim' have other budgets",
         )
         is_expected = record.getMessage().startswith(expected)
