@@ -360,7 +360,8 @@ class Observers:
             except SemaphoreError:
                 raise
             except FAILURES as error:
-                _raise_if_cancelled(error)
+                if _is_cancellation(error):
+                    raise
                 raise SettingsError(
                     f"the observer {type(observer).__name__} cannot be opened: {shown(error)}"
                 ) from error
@@ -386,8 +387,9 @@ class Observers:
 
     async def close(self, until: float) -> None:
         """Close all, in reverse order, until a time on the loop's clock. Each is notified of events
-        until it is closed. What one raises is logged.
+        until it is closed. What one raises is logged. After a cancellation the others get no time.
         """
+        cancelled: BaseException | None = None
         while self._open:
             observer = self._open.pop()
             self._of_kind.clear()
@@ -396,8 +398,12 @@ class Observers:
                     async with asyncio.timeout_at(until):
                         await observer.close()
             except FAILURES as error:
-                _raise_if_cancelled(error)
-                logger.exception("An observer failed at its end.")
+                if _is_cancellation(error):
+                    cancelled, until = error, 0.0
+                else:
+                    logger.exception("An observer failed at its end.")
+        if cancelled is not None:
+            raise cancelled
 
     def forget(self) -> None:
         """In a forked child: those that are open are its parent's."""
@@ -405,11 +411,10 @@ class Observers:
         self._of_kind.clear()
 
 
-def _raise_if_cancelled(error: BaseException) -> None:
-    """Raise a cancellation that is this task's, not the observer's own."""
+def _is_cancellation(error: BaseException) -> bool:
+    """True for a cancellation of this task, not the observer's own."""
     task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _check(observer: Observer) -> None:

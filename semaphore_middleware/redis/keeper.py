@@ -225,7 +225,7 @@ class Keeper:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
             ended = self._ended
-        await asyncio.wrap_future(ended)
+        await asyncio.shield(asyncio.wrap_future(ended))  # whose end is the thread's to set
 
     def is_news(self, thread: int, beat: Beat) -> bool:
         """Whether no other session has logged the stall of this thread's loop."""

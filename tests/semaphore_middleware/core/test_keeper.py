@@ -22,6 +22,7 @@ from semaphore_middleware.redis.link import Link
 from tests.semaphore_middleware.core.test_forks import forked
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import (
+    TIMEOUT_S,
     Loop,
     Outside,
     Recorder,
@@ -285,3 +286,21 @@ async def test_it_comes_with_the_credentials_that_were_used_last(server: RedisSe
         permit.release()
     with server.client() as client:
         client.execute_command("ACL", "DELUSER", "app")
+
+
+async def test_a_removal_that_is_cancelled_lets_the_thread_end() -> None:
+    """An error in a thread fails the test."""
+
+    class Beating:
+        async def keep(self) -> None:
+            await asyncio.sleep(TIMEOUT_S)
+
+    kept, beating = keeper.Keeper(), Beating()
+    kept.add(beating)  # type: ignore[arg-type]
+    ended = kept._ended
+    removal = asyncio.create_task(kept.remove(beating))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    removal.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await removal
+    await asyncio.wrap_future(ended)

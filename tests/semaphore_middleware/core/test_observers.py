@@ -130,3 +130,30 @@ async def test_what_an_observer_is_to_hear_of_is_checked_as_it_is_opened(kinds: 
     hearer = type("Hearer", (Observer,), {"kinds": kinds})()
     with pytest.raises(SettingsError, match=r"Hearer\.kinds = .*: allowed is a tuple"):
         await Observers([hearer]).open(NOBODY)
+
+
+class Closing(Observer):
+    """Is closed when its event is set."""
+
+    def __init__(self, may_end: asyncio.Event) -> None:
+        self.may_end = may_end
+        self.is_closed = False
+
+    def on_event(self, _: Event) -> None: ...
+
+    async def close(self) -> None:
+        self.is_closed = True
+        await self.may_end.wait()
+
+
+async def test_a_close_that_is_cancelled_closes_all() -> None:
+    both = [Closing(asyncio.Event()) for _ in range(2)]
+    observers = Observers(both)
+    await observers.open(NOBODY)
+    closing = asyncio.create_task(observers.close(asyncio.get_running_loop().time() + TIMEOUT_S))
+    await asyncio.sleep(0)
+    assert [one.is_closed for one in both] == [False, True]
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert [one.is_closed for one in both] == [True, True]
