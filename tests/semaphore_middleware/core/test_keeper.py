@@ -274,9 +274,12 @@ async def test_it_comes_with_the_credentials_that_were_used_last(server: RedisSe
 
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">any", "~*", "&*", "+@all")
-    busy = BusyNode(server, credentials=lambda: ("app", credentials()))
+    # Without a history, whose connection may be made at any time.
+    busy = BusyNode(server, credentials=lambda: ("app", credentials()), history=0)
     async with busy:
         permit = await busy.hold()
+        with server.client() as client:
+            await eventually(client.pubsub_channels)  # all connections are there
         before = len(asked)
         async with busy.blocked():
             await asyncio.sleep(1.5 * LEASE_S)
