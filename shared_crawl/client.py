@@ -479,7 +479,9 @@ class CrawlClient:
         Raises `RunOverError`, and `WrongTypeError` for a key of another type.
         """
         more_keys = () if key is None else (encoded(key),)
-        found, wrong_type = await self._call("take_starts", most, more_keys=more_keys)
+        found, wrong_type = await self._call(
+            "take_starts", most, chance.token(4), more_keys=more_keys
+        )
         if wrong_type:
             raise WrongTypeError(wrong_type.decode())
         return list(zip(*[iter(found)] * 2, strict=True))

@@ -50,6 +50,7 @@ SIMULATION_TIMEOUT_S, TEST_TIMEOUT_S, TESTS_TIMEOUT_S = 300, 60, 1800
 PYTEST = (
     *("-x", "-q", "-n", "0", "-m", "not slow and not compose", "-p", "no:randomly"),
     *("--hypothesis-seed=0", "--hypothesis-profile=mutants"),
+    "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning",  # by `WARM`
     *(f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=thread"),
 )
 CONVICTED = 2  # the exit status of what came to an end and saw a mistake

@@ -3,10 +3,13 @@
 -- that only read, when its memory is full, and as a master without replicas. `lab/simulation/test_redis.py`
 -- compares its replies with a real server's.
 
-DB = {} -- key -> { kind = 'H' or 'Z', h = field -> value (of a sorted set: member -> score), ex = when it ends }
+-- key -> { kind = 'H', 'Z' or 'S', h = field -> value (of a sorted set: member -> score; of a set: member -> 0),
+-- ex = when it ends }
+DB = {}
 WALL = 0 -- its clock, ms
 RUN_ID, REPLICATION_ID, EVICTED, POLICY = 'run', 'replication', 0, 'noeviction'
 IS_FULL, LACKS_REPLICAS = false, false
+POPPED = 0 -- how often a member of a set was
 LACKS_INFO = false -- whether scripts may not use INFO
 PUBLISH = nil -- function(channel, message)
 WITNESS = nil -- function(key, field, new, old): sees each field of a hash that is set
@@ -156,6 +159,13 @@ function READ.INFO()
   }, '\r\n')
 end
 
+local TYPES = { H = 'hash', Z = 'zset', S = 'set' }
+
+function READ.TYPE(key)
+  local entry = look(key)
+  return { ok = entry and TYPES[entry.kind] or 'none' }
+end
+
 function READ.EXISTS(...)
   local count = 0
   for i = 1, select('#', ...) do
@@ -275,6 +285,17 @@ function FREE.PERSIST(key)
   entry.ex = nil
   return 1
 end
+
+-- Any of them: a server that is put back to what it was before takes others.
+function FREE.SPOP(key)
+  local members = sorted(key)
+  if #members == 0 then return false end
+  POPPED = POPPED + 1
+  local member = members[7 * POPPED % #members + 1]
+  remove(key, member)
+  return member
+end
+
 function FREE.ZREMRANGEBYSCORE(key, lowest, highest)
   local members, scores = sorted(key)
   return remove(key, unpack(by_score(members, scores, lowest, highest)))
@@ -318,9 +339,20 @@ function WRITE.ZADD(key, ...)
   return new
 end
 
+function WRITE.SADD(key, ...)
+  local entry, new = written(key, 'S'), 0
+  for i = 1, select('#', ...) do
+    local member = text_of((select(i, ...)))
+    if entry.h[member] == nil then new = new + 1 end
+    entry.h[member] = 0
+  end
+  return new
+end
+
 local FEWEST = { -- arguments of a command; 0: if none is named
   TIME = 0, INFO = 0, HGET = 2, HMGET = 2, HEXISTS = 2, HSCAN = 2, ZSCAN = 2, ZSCORE = 2, ZLEXCOUNT = 3, ZRANGE = 3, HDEL = 2,
-  ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, ZREMRANGEBYLEX = 3, HSET = 3, HINCRBY = 3, ZADD = 3, PUBLISH = 2,
+  ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, ZREMRANGEBYLEX = 3, HSET = 3, HINCRBY = 3, ZADD = 3, SADD = 2,
+  PUBLISH = 2,
 }
 
 local function check_arguments(name, ...)
@@ -339,7 +371,7 @@ local function check_key(name, ...)
   local is_paired = (name ~= 'HSET' and name ~= 'ZADD') or select('#', ...) % 2 == 1
   if not is_paired then fail_as_wrong('ERR wrong number of arguments for ' .. name) end
   local kind = string.sub(name, 1, 1)
-  local entry = (kind == 'H' or kind == 'Z') and look((...))
+  local entry = TYPES[kind] and look((...))
   if entry and entry.kind ~= kind then
     fail_as_wrong('WRONGTYPE Operation against a key holding the wrong kind of value')
   end

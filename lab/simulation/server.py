@@ -46,7 +46,7 @@ class Server:
         for name in (b"FAILURES", b"IN_A_ROW", b"OPENED_LATE", b"LATEST"):
             self._lua[name] = _lua().table()
         self._lua.IS_FULL, self._lua.LACKS_REPLICAS = False, False
-        self._lua.POLICY, self._lua.EVICTED = b"noeviction", 0
+        self._lua.POLICY, self._lua.EVICTED, self._lua.POPPED = b"noeviction", 0, 0
         self.gives_scripts_info = True
         self.after_info: Callable[[], None] | None = None
         """Called once, after the next INFO that a node asks for."""
@@ -276,5 +276,7 @@ def _read(value: Any) -> Any:
     if value.err is not None:
         text = value.err.decode()
         return ERRORS.get(text.partition(" ")[0], ResponseError)(text)
+    if value.ok is not None:
+        return value.ok
     parts = takewhile(lambda part: part is not None, (value[i] for i in count(1)))
     return [_read(part) for part in parts]

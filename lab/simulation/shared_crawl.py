@@ -36,7 +36,7 @@ from lab.simulation.run import Keeper, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.model import chance
-from shared_crawl import node_state, outbox, prefetch, scheduler
+from shared_crawl import node_state, outbox, prefetch, scheduler, session
 from shared_crawl.client import (
     CALL_TIMEOUT_S,
     CrawlClient,
@@ -52,6 +52,7 @@ from tests.shared_crawl.node import SitesQueue
 
 URL = "redis://simulated"
 KEYS = CrawlKeys("crawl", "sim")
+START_KEY = "starts"
 SITES = ("a.one.com",) * 3 + ("b.one.com", "c.two.com", "d.two.com")
 CONCURRENT_REQUESTS = 6
 HEARTBEAT_S = 5.0  # of Scrapy's engine
@@ -93,12 +94,16 @@ class CrawlPlan:
     most_at_site: int = 2  # requests of a node; then the site is full
     budgets: Budgets = (0, 0, 0)  # until a fault changes them
     fed: tuple[tuple[float, int], ...] = ()  # when a queue that `start` reads gets which page
+    keyed: tuple[int, ...] = ()  # pages whose URLs are in `CRAWL_START_KEY`
     is_second_run: bool = False  # a run of the same name has ended before
     comes_again: bool = False  # when the run has ended, another one begins
     last_first: bool = True  # the order of a site's requests
     most_new: int = 500  # requests in a call
     most_ready: int = 32  # that a node has taken ahead: the others are on the server only
     heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
+
+    def url_of(self, number: int) -> str:
+        return f"http://{self.pages[number].site}/{number}"
 
     @property
     def is_limited(self) -> bool:
@@ -108,7 +113,7 @@ class CrawlPlan:
     @property
     def reachable(self) -> set[int]:
         """The pages that are to be done: no fatal ones, and none that only those link to."""
-        found = {0, *(number for _, number in self.fed)}
+        found = {0, *(number for _, number in self.fed), *self.keyed}
         to_visit = list(found)
         while to_visit:
             links = self.pages[to_visit.pop()].links
@@ -166,7 +171,8 @@ def plan_for(seed: int) -> CrawlPlan:
         heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
     )
     plan = _fed(random, _limited(random, plan))
-    is_whole = not (plan.fed or any(page.is_fatal for page in pages))
+    plan = _keyed(others, plan)
+    is_whole = not (plan.fed or plan.keyed or any(page.is_fatal for page in pages))
     return replace(plan, comes_again=is_whole and others.random() < 0.15)
 
 
@@ -190,6 +196,27 @@ def _fed(random: Random, plan: CrawlPlan) -> CrawlPlan:
     return replace(
         plan, fed=tuple((at * random.uniform(0.0, 0.5), number) for at, number in enumerate(some))
     )
+
+
+def _keyed(random: Random, plan: CrawlPlan) -> CrawlPlan:
+    """With a key of start URLs, in some plans: some of them several times."""
+    loses = any(
+        fault.kind not in SAFE_FOR_KEYS or (fault.kind in LOSING and fault.of > fault.at)
+        for fault in plan.faults
+    )
+    if random.random() >= 0.3 or plan.is_second_run or plan.fed or loses:
+        return plan
+    safe = [number for number, page in enumerate(plan.pages) if not page.is_fatal]
+    plan = replace(plan, keyed=tuple(random.choices(safe, k=random.choice((3, 10, 60)))))
+    if random.random() < 0.5:  # servers fail while lines are taken, for pages that none links to
+        pages = tuple(replace(page, links=()) for page in plan.pages)
+        plan = replace(plan, pages=pages, keyed=tuple(safe))
+        faults, at = list(plan.faults), 0.1 * plan.lease
+        for _ in range(8):
+            at += random.uniform(0.0, 0.2) * plan.lease
+            faults.append(Fault(at, "replica", 0, 0.1, random.uniform(0.0, 0.1) * plan.lease))
+        plan = replace(plan, faults=tuple(faults), most_new=2, most_ready=2)
+    return plan
 
 
 OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break")
@@ -238,6 +265,8 @@ SAFE_FOR_FEEDS = {
     "replica",
     "split brain",
 }
+# What a node that dies has taken from a key goes to another one.
+SAFE_FOR_KEYS = SAFE_FOR_FEEDS | {"kill", "cut off", "server away", "scripts gone", "full"}
 OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "block", "kill", "close", "cut off"}
 
 
@@ -364,13 +393,13 @@ class _ScrapyEngine:
     async def start(self) -> AsyncIterator[Request]:
         run = self.node.run
         if not run.plan.fed:
-            yield Request(self.node.url_of(0), dont_filter=True)  # as Scrapy's own
+            yield Request(self.node.plan.url_of(0), dont_filter=True)  # as Scrapy's own
         while run.to_feed:
             number = run.next_fed()
             if number is None:
                 await asyncio.sleep(0.1)
             else:
-                yield Request(self.node.url_of(number), dont_filter=True)
+                yield Request(self.node.plan.url_of(number), dont_filter=True)
 
     async def process_start(self) -> AsyncIterator[Request]:
         return self.start()
@@ -462,7 +491,7 @@ class _ScrapyEngine:
         for at in range(max(len(page.links), page.items)):
             await asyncio.sleep(page.callback)
             if at < len(page.links):
-                self.crawl(Request(self.node.url_of(page.links[at])))
+                self.crawl(Request(self.node.plan.url_of(page.links[at])))
             if at < page.items:
                 await asyncio.sleep(page.pipeline)
                 self.node.feed.buffer.append((number, at))
@@ -571,6 +600,7 @@ class CrawlNode:
                 "CRAWL_MAX_PAGES": run.budgets[0],
                 "CRAWL_MAX_PAGES_PER_SITE": run.budgets[1],
                 "CRAWL_MAX_PAGES_PER_DOMAIN": run.budgets[2],
+                "CRAWL_START_KEY": START_KEY if run.plan.keyed else None,
                 "CRAWL_START_ONCE": False if run.plan.fed else None,
                 "SCHEDULER_MEMORY_QUEUE": QUEUES[run.plan.last_first],
                 "SCHEDULER_START_MEMORY_QUEUE": QUEUES[not run.plan.last_first],
@@ -602,9 +632,6 @@ class CrawlNode:
 
     def stats(self) -> dict[str, int]:
         return {"downloader/request_count": self.visits, "scheduler/unsummed": 1}
-
-    def url_of(self, number: int) -> str:
-        return f"http://{self.plan.pages[number].site}/{number}"
 
     @property
     def name(self) -> bytes:
@@ -704,9 +731,9 @@ class Crawl:
         self.visits[number] += 1
         node.visits += 1
         # As in Scrapy, where the crawl starts is fetched once more if a page links to it.
-        often = self.returned[number] + self.retried[number] + self.fed[number]
-        allowed = 1 + (number == 0) + often
-        is_unfiltered = self.retried[number] or self.fed[number]
+        of_users = self.fed[number] + self.plan.keyed.count(number)
+        allowed = 1 + (number == 0) + self.returned[number] + self.retried[number] + of_users
+        is_unfiltered = self.retried[number] or of_users
         may_repeat = self._has_lost_data or (is_unfiltered and self._overtaken)
         if self.visits[number] > allowed and not may_repeat:
             self.violate(f"TWICE page {number}: its request has not gone back")
@@ -741,8 +768,9 @@ class Crawl:
     def on_lease_end(self, name: bytes) -> None:
         node = self._named(name)
         self.note("server", f"{node.host.name} counts as dead")
-        # Unless a call has come after it has left.
-        has_left = node.closed_at is not None and not self._overtaken
+        # Unless a call has come after it has left, or the server has lost that.
+        is_known = not (self._overtaken or self._has_lost_data)
+        has_left = node.closed_at is not None and is_known
         is_there = node.is_at_work or has_left or node.host.is_blocked
         if is_there and self.is_quiet_for(node, may_be_blocked=True):
             self.violate(f"LEASE of {node.host.name} has ended, {has_left=}")
@@ -786,6 +814,9 @@ class Crawl:
         if plan.is_second_run:
             self._operate(self._end_a_run)
             self.world.run(self.world.now + 30.0)
+        for line, number in enumerate(plan.keyed):
+            text = json.dumps({"url": plan.url_of(number), "meta": {"line": line}})
+            self.server.execute([b"SADD", START_KEY.encode(), text.encode()], self.world.now)
         self._before = self.server.snapshot()
         for number in range(plan.nodes):
             self._start(number, new_run=plan.is_second_run)
@@ -1072,6 +1103,7 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
         for module in (outbox, node_state):
             patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
+        patch.setattr(session, "STARTS_PER_CALL", crawl.plan.most_new)
         logger.setLevel(logging.INFO)
         patch.setattr(logger, "propagate", False)
         patch.setattr(logger, "handlers", [watch])

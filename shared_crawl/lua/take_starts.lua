@@ -3,14 +3,15 @@
 -- lost. Of many claims, each call looks at some.
 -- KEYS: see shared/common.lua; then, if there is one, the users' key: a list, a set, a sorted set (the
 -- highest score first) or a stream. The fields of a stream's entry are one JSON object.
--- ARGV: how many at most.
+-- ARGV: how many at most; a token, part of the ids: a server that takes over may lack the last claims, and count
+-- others in their place.
 -- Reply: the id and the text of each claim; the type of the key if it is another one.
 
 @include(shared/common)
 @include(shared/joined)
 
 local key = KEYS[#KEYS] ~= stats and KEYS[#KEYS]
-local most = next_number()
+local most, token = next_number(), next_argument()
 local CLAIMS_LOOKED_AT = 500
 local found = {}
 
@@ -55,7 +56,7 @@ end
 while kind ~= 'none' and #found < 2 * most do
   local text = pop()
   if not text then break end
-  claim(tostring(redis.call('HINCRBY', run, 'claims', 1)), text)
+  claim(redis.call('HINCRBY', run, 'claims', 1) .. ':' .. token, text)
 end
 if #found > 0 then renew_lease() end
 return { found, '' }
