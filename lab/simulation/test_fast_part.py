@@ -22,9 +22,8 @@ LEASE_MS, DAY_MS = 6000.0, 86_400_000.0
 NOW = 5_000_000.0  # by the epoch's clock, which is not the wall clock
 STATES = 1000
 MISTAKES = {
-    "@said_(further)": "said_interval, said_adaptive",
-    "said_resting, @said_(further)": "said_resting, said_delay, said_adaptive",
-    ", @said_(further)": ", said_delay, said_interval",
+    "@said_(rest)": "said_adaptive",
+    ", @said_(rest)": ", said_interval",
     "(said_resting, ": "(",
     "job ~= JOB or ": "",
     " or idle_since > 0": "",
@@ -35,9 +34,26 @@ MISTAKES = {
     " or told ~= ''": "",
     " or NOW >= due": "",
     "said_concurrency < concurrency or ": "",
-    "@(further)": "interval, adaptive",
-    "(@(further))": "(delay, adaptive)",
-    "math.max(@(further))": "math.max(delay, interval)",
+    "@(rest)": "adaptive",
+    "math.max(@(rest))": "interval",
+    "said_delay ~= delay or ": "",
+    " or said_jitter ~= jitter": "",
+    "wanted + pending > 1 or ": "",
+    "wanted + pending > 1": "wanted > 1",
+    " or NOW < last_start + delay * (1 + jitter * chance)": "",
+    "(1 + jitter * chance)": "1",
+    "delay * (1 + jitter) - NOW": "delay - NOW",
+    "kept = kept + math.min(kept, HOUR)": "",
+    "listed < WALL + kept": "false",
+    "last_start - NOW, next_at_rate - NOW": "last_start, next_at_rate - NOW",
+    "next_at_rate = last_start - NOW, next_at_rate - NOW": "next_at_rate = last_start - NOW, next_at_rate",
+    "NOW + QUIET, 0, 0, math.huge, 0": "NOW, 0, 0, math.huge, 0",
+    "QUIET, 0, 0, math.huge, 0": "QUIET, tick, 0, math.huge, 0",
+    ", 0, 0, math.huge, 0": ", 0, started, math.huge, 0",
+    "0, math.huge, 0": "0, due, 0",
+    ", math.huge, 0": ", math.huge, expires",
+    "redis.call('PEXPIRE', key, math.ceil(kept))": "",
+    "reply_is_paced, reply_is_counted = 1, 1": "reply_is_paced = 1",
     " @(limit) = @said_(limit)": " concurrency = said_concurrency",
     " or said_term ~= own_term": "",
     "said_seq < own_seq or ": "",
@@ -124,6 +140,7 @@ class Draw:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.strictest = random.randint(2, 5)
+        self.delay, self.jitter = random.choice(((0, 0), (0, 0), (200, 0), (200, 0.5)))
         names = random.choice(((), (b"a",), (b"a", b"b"), (b"b",), (b"a", b"b", b"c")))
         other_job = self.by_chance(b"job", b"another")
         self.accounts = {
@@ -136,8 +153,8 @@ class Draw:
     def limit(self) -> dict[str, float]:
         return {
             "concurrency": self.strictest + self.random.choice((0, 0, 1, 1, 3)),
-            "delay": self.by_chance(0, 200),
-            "jitter": self.random.choice((0, 0.5)),
+            "delay": self.by_chance(self.delay, 0, 100, 200),
+            "jitter": self.by_chance(self.jitter, 0, 0.5),
             "adaptive": self.by_chance(0, 1),
             "interval": self.by_chance(0, 300),
             "burst": self.random.choice((1, 2)),
@@ -178,13 +195,13 @@ class Draw:
             "pending": sum(each["pending"] for each in accounts),
             "tick": 10,
             "due": min(due, NOW + by_chance(LEASE_MS, 1, 0, -1)),
-            "last_start": NOW - 50,
+            "last_start": NOW - self.random.choice((50, 210, 280, 900)),
             "chance": 0.25,
             "next_at_rate": NOW + by_chance(-50, 20),
             "started": 7,
             "told": by_chance(b"", b"b"),
             "expires": EPOCH_MS + self.random.choice((1.0, 0.9, 0.45, 0.1)) * DAY_MS,
-            "listed": EPOCH_MS + self.random.choice((0.1, 0.9, 2.0)) * 5 * 60_000,
+            "listed": EPOCH_MS + self.random.choice((0.0, 0.1, 0.9, 2.0)) * 5 * 60_000,
             "idle_since": 0 if accounts else 100.0,
             "job": jobs.pop() if len(jobs) == 1 else False,
         }

@@ -130,8 +130,14 @@ HEAD = Record(
 """The head of a call: see `clock.lua`."""
 OF_KEYS = {
     "limit": Record(LIMIT),
-    # The parts of a limit that hold starts back by themselves, besides the concurrency.
-    "further": Record({part.number or part.name: NUMBER for part in PARTS[1:] if not part.of}),
+    # The parts of a limit that hold starts back by themselves, besides concurrency and delay.
+    "rest": Record(
+        {
+            part.number or part.name: NUMBER
+            for part in PARTS
+            if not part.of and part.name not in ("concurrency", "delay")
+        }
+    ),
     # A node's account: the field "node:<name>" of a scope's hash.
     "account": Record(
         {

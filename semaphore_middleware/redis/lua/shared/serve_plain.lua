@@ -1,24 +1,25 @@
 -- Part of `sync`: answers most statements without making a table: a node takes permits that are free, or
--- gives some back, where nobody waits and only their number is limited. `serve_any` would write and reply the
--- same. Returns nil, and has done nothing, for all other statements.
+-- gives some back, or reports a start, where nobody waits and only their number and a delay are limited.
+-- `serve_any` would write and reply the same. Returns nil, and has done nothing, for all other statements.
 -- It assumes, and the line that returns nil sees to it:
 -- - no rules, no recovery, no feedback, nothing learned (`is_plain` in sync.lua)
--- - no part of a limit but the concurrency holds starts back, of this node or of others
+-- - no part of a limit but the concurrency and the delay holds starts back, of this node or of others
 -- - the scope is in use, or new, by nodes of one job, this node's
 -- - nobody waits, no account may be over, and nobody knows a time to ask again
 -- - the limit does not change
 -- - the account goes on under its term, in order, without claims; or is new, and without claims
--- - all that is asked for is free
+-- - all that is asked for is free, and due
 
 local function serve_plain(key, state, own, @said_(statement))
-  if math.max(said_resting, @said_(further)) > 0 then return nil end
+  if math.max(said_resting, @said_(rest)) > 0 then return nil end
   local @(state)
   if state then
     @(state) = cmsgpack.unpack(state)
     check_read(idle_since)
     if job ~= JOB or idle_since > 0 then return nil end
     if waiting + resting > 0 or told ~= '' or NOW >= due then return nil end
-    if said_concurrency < concurrency or math.max(@(further)) > 0 then return nil end
+    if said_concurrency < concurrency or math.max(@(rest)) > 0 then return nil end
+    if said_delay ~= delay or said_jitter ~= jitter then return nil end
   else
     @(state) = @zeros(state)
     @(limit) = @said_(limit)
@@ -51,9 +52,11 @@ local function serve_plain(key, state, own, @said_(statement))
     last_start, chance, next_at_rate = NOW, 2 * RANDOM - 1, math.max(next_at_rate, NOW)
   end
   pending = pending - own_pending
-  own_pending = math.min(own_granted - own_returned, said_pending + own_granted - said_believed) + wanted
+  own_pending = math.min(own_granted - own_returned, said_pending + own_granted - said_believed)
   pending = pending + own_pending
   if wanted > 0 then
+    if delay > 0 and (wanted + pending > 1 or NOW < last_start + delay * (1 + jitter * chance)) then return nil end
+    own_pending, pending = own_pending + wanted, pending + wanted
     tick = tick + (own and 2 or 1) -- it began to wait, and was served
     own_granted, own_served = own_granted + wanted, tick
   end
@@ -67,6 +70,18 @@ local function serve_plain(key, state, own, @said_(statement))
   if is_unlisted then listed = WALL + LISTED end
   if held == 0 then
     if state then redis.call('DEL', key) end
+    local kept = delay > 0 and math.max(0, last_start + delay * (1 + jitter) - NOW) or 0
+    if kept > 0 then -- the next start depends on the last one: see `write_idle`
+      kept = kept + math.min(kept, HOUR)
+      if listed < WALL + kept then
+        listed = WALL + kept
+        list(key, listed)
+      end
+      last_start, next_at_rate = last_start - NOW, next_at_rate - NOW
+      idle_since, tick, started, due, expires = NOW + QUIET, 0, 0, math.huge, 0
+      redis.call('HSET', key, 'state', cmsgpack.pack(@(state)))
+      redis.call('PEXPIRE', key, math.ceil(kept))
+    end
   elseif is_closed then
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)))
     if own then redis.call('HDEL', key, OWN) end
@@ -83,5 +98,6 @@ local function serve_plain(key, state, own, @said_(statement))
   local @reply_(reply) = @zeros(reply) -- 0 is the status ok
   reply_term, reply_granted, reply_limit, reply_held = said_term, own_granted, concurrency, held
   reply_available, reply_is_stricter = concurrency - held, said_concurrency > concurrency and 1 or 0
+  if delay > 0 then reply_is_paced, reply_is_counted = 1, 1 end
   return struct.pack('@format(reply)', @reply_(reply))
 end
