@@ -232,6 +232,22 @@ def test_the_keeper_repeats_what_was_sent_last_where_permits_are_held() -> None:
     assert node.outbox.handover.to_repeat() == (b"two", [])
 
 
+def test_the_keeper_repeats_what_has_feedback_and_no_reply() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.outbox.handover.begin_epoch(b"one")
+    node.hold()
+    refused = node.hold()
+    node.ask()
+    refused.refused(1.0)
+    refused.release()
+    (first,) = node.outbox.next_call().statements
+    node.ask()
+    again, latest = node.outbox.next_call().statements
+    assert (first, first.asked, latest.asked) == (again, 3, 4)
+    _, repeated = node.outbox.handover.to_repeat()
+    assert repeated == [replace(one, asked=2, resting=0) for one in (first, latest)]
+
+
 def test_permits_are_lost_at_the_deadline_and_the_next_one_is_checked() -> None:
     node = LoneOutbox(turn=0.0)
     early = node.hold("a")

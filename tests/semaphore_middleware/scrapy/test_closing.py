@@ -115,6 +115,23 @@ async def test_what_a_page_awaits_at_a_paused_site(
     assert line.endswith(f"The items of {site.url('/page/')} that wait for it are incomplete.")
 
 
+@pytest.mark.parametrize(("seconds", "pages"), [(60.0, 1), (2.0, 2)])
+async def test_what_a_page_awaits_in_a_backoff(
+    server: RedisServer, site: Site, caplog: Log, seconds: float, pages: int
+) -> None:
+    async with FairSemaphore(server.url) as other:
+        async with other.permit("localhost", 2) as permit:
+            permit.refused(seconds)
+        asks = [site.url("/page/later", host="localhost")]
+        crawl = asking(server, Request(site.url("/page/"), meta={"asks": asks}))
+        await eventually(lambda: waiting(server))
+        closes = close(crawl)
+        await crawl.gave_back(pages, site)
+        await closes
+    late = f"{closing.GOES_ON_S:g} s"
+    assert [late in line for line in incomplete(caplog)] == [False] * (2 - pages)
+
+
 @both
 async def test_what_a_page_awaits_for_long(
     server: RedisServer, site: Site, caplog: Log, by: By, monkeypatch: Patch

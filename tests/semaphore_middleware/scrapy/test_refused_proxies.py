@@ -9,6 +9,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
+from semaphore_middleware.scrapy.refused_proxies import REMEMBERED_S
 from tests.support.crawls import Crawl, Log, more_hosts
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -104,6 +105,9 @@ async def test_another_node_s_proxy_is_a_second_one(
         request = Request(f"http://{HOST}/busy/", meta={"proxy": f"http://{proxy}"})
         await Crawl(server, request, spider=StepByStep, **STEP_BY_STEP).finished()
     assert pauses(caplog) == [f"via:{proxies[0]} {HOST}", HOST]
+    with server.client() as client:
+        (key,) = client.keys("*:refused:*")
+        assert REMEMBERED_S - 60 < client.ttl(key) <= REMEMBERED_S
 
 
 @pytest.mark.parametrize("is_limited", [True, False])
