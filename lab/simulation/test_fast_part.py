@@ -46,7 +46,7 @@ MISTAKES = {
     "kept = kept + math.min(kept, HOUR)": "",
     "listed < WALL + kept": "false",
     "last_start - NOW, next_at_rate - NOW": "last_start, next_at_rate - NOW",
-    "next_at_rate = last_start - NOW, next_at_rate - NOW": "next_at_rate = last_start - NOW, next_at_rate",
+    "= last_start - NOW, next_at_rate - NOW": "= last_start - NOW, next_at_rate",
     "NOW + QUIET, 0, 0, math.huge, 0": "NOW, 0, 0, math.huge, 0",
     "QUIET, 0, 0, math.huge, 0": "QUIET, tick, 0, math.huge, 0",
     ", 0, 0, math.huge, 0": ", 0, started, math.huge, 0",
