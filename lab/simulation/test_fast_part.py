@@ -140,7 +140,8 @@ class Draw:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.strictest = random.randint(2, 5)
-        self.delay, self.jitter = random.choice(((0, 0), (0, 0), (200, 0), (200, 0.5)))
+        paces: tuple[tuple[int, float], ...] = ((0, 0), (0, 0), (200, 0), (200, 0.5))
+        self.delay, self.jitter = random.choice(paces)
         names = random.choice(((), (b"a",), (b"a", b"b"), (b"b",), (b"a", b"b", b"c")))
         other_job = self.by_chance(b"job", b"another")
         self.accounts = {
