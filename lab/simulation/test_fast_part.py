@@ -40,7 +40,7 @@ MISTAKES = {
     " or said_jitter ~= jitter": "",
     "wanted + pending > 1 or ": "",
     "wanted + pending > 1": "wanted > 1",
-    " or NOW < last_start + delay * (1 + jitter * chance)": "",
+    " or NOW < earliest": "",
     "(1 + jitter * chance)": "1",
     "delay * (1 + jitter) - NOW": "delay - NOW",
     "kept = kept + math.min(kept, HOUR)": "",

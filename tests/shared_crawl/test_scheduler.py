@@ -862,7 +862,7 @@ async def test_duplicates_are_dropped(client: Redis, caplog: Logged) -> None:
         page = await node.start()
         await node.finds_nothing()
         assert node.dropped == ["http://a/"]
-        assert "Filtered duplicate request: <GET http://a/>" in caplog.text
+        assert "Filtered duplicate request: <GET http://a/> - no more duplicates" in caplog.text
         node.enqueue("http://a/", dont_filter=True)
         node.finish(page)
         assert await node.start()

@@ -55,7 +55,8 @@ local function serve_plain(key, state, own, @said_(statement))
   own_pending = math.min(own_granted - own_returned, said_pending + own_granted - said_believed)
   pending = pending + own_pending
   if wanted > 0 then
-    if delay > 0 and (wanted + pending > 1 or NOW < last_start + delay * (1 + jitter * chance)) then return nil end
+    local earliest = last_start + delay * (1 + jitter * chance)
+    if delay > 0 and (wanted + pending > 1 or NOW < earliest) then return nil end
     own_pending, pending = own_pending + wanted, pending + wanted
     tick = tick + (own and 2 or 1) -- it began to wait, and was served
     own_granted, own_served = own_granted + wanted, tick
