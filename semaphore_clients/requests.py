@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
@@ -48,6 +50,22 @@ class SemaphoreAdapter(HTTPAdapter):
         with ExitStack() as held:
             held.enter_context(self._semaphore.permit(scope, self._limit, self._timeout))
             response = super().send(request, *arguments, **options)
-            held.callback(response.raw.release_conn)  # called at the end of a body: see urllib3
-            response.raw.release_conn = held.pop_all().close
+            raw = response.raw
+            to_end = held.pop_all()
+            raw.close = _ending(raw.close, to_end)
+            raw.release_conn = _ending(raw.release_conn, to_end)  # at the end of a body
         return response
+
+
+def _ending(method: Callable[[], object], held: ExitStack) -> Callable[[], None]:
+    """A response's method that also ends what is held. It does not keep the response: one that is
+    dropped gives its permit back at once.
+    """
+    weak = WeakMethod(method)
+
+    def end() -> None:
+        with held:
+            if (method := weak()) is not None:
+                method()
+
+    return end
