@@ -44,6 +44,7 @@ FEWEST = 20  # requests of a site from which its share counts
 PAGE, ADDRESSES = "crawler.html", "crawler-ips.json"
 CONTACT = re.compile(r"https?://[^\s;,()]+|[\w.+-]+@[\w-]+\.[\w.-]+")
 ADDON = "semaphore_middleware.addon.SemaphoreAddon"
+PUBLIC_ADDON = "semaphore_middleware.SemaphoreAddon"
 COMPONENTS = ("DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES")
 
 
@@ -74,7 +75,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         rows = [{"practice": name, "state": row[0], "how": row[1]} for name, row in kept.items()]
         print(json.dumps({"practices": rows}, indent=1))
     else:
-        width = min(get_terminal_size().columns, 100)
+        width = max(40, min(get_terminal_size().columns, 100))
         for practice, (state, how) in kept.items():
             print(f"{state:14}  {practice}")
             print(indent(fill(clean(how), width - 16), " " * 16))
@@ -99,7 +100,7 @@ class Project:
         self.contact = found[0] if found and "scrapy.org" not in found[0] else ""
         limits = node_of(settings, "")[1](Request("http://site.example/"))
         self.limit = next(iter(limits.values()), Limit(LIMITLESS))
-        has_addon = ADDON in _paths(settings, "ADDONS")
+        has_addon = not {ADDON, PUBLIC_ADDON}.isdisjoint(_paths(settings, "ADDONS"))
         self.is_shared = has_addon and settings.getbool("SEMAPHORE_ENABLED", True)
         self.history: list[History] = []
         self.no_history = "the history has too few requests"
@@ -150,8 +151,10 @@ class Project:
     def _refusals(self) -> tuple[str, str]:
         if not self.is_shared:
             return NOT_MET, f"add {ADDON} to ADDONS"
-        codes = map(str, self.settings.getlist("SEMAPHORE_BACKOFF_CODES", [429, 503]))
-        if missing := sorted({"429", "503"}.difference(codes)):
+        codes = self.settings.get("SEMAPHORE_BACKOFF_CODES")
+        # A list, or one as a text, checked before.
+        named = re.findall(r"\d+", str([429, 503] if codes is None else codes))
+        if missing := sorted({"429", "503"}.difference(named)):
             return NOT_MET, f"add {' and '.join(missing)} to SEMAPHORE_BACKOFF_CODES"
         return MET, "429, 503 and Retry-After make all nodes pause"
 

@@ -89,6 +89,9 @@ async def test_what_the_settings_and_the_history_show(server: RedisServer) -> No
         ({"ADDONS": "{}"}, 3, NOT_MET, "add semaphore_middleware.addon.SemaphoreAddon to ADDONS"),
         ({"SEMAPHORE_ENABLED": "0"}, 6, NOT_MET, "each process has a limit of its own"),
         ({"SEMAPHORE_BACKOFF_CODES": "429"}, 3, NOT_MET, "add 503 to SEMAPHORE_BACKOFF_CODES"),
+        ({"SEMAPHORE_BACKOFF_CODES": "429, 503"}, 3, MET, "429, 503 and Retry-After"),
+        ({"SEMAPHORE_BACKOFF_CODES": "[503,429]"}, 3, MET, "429, 503 and Retry-After"),
+        ({"ADDONS": '{"semaphore_middleware.SemaphoreAddon": 500}'}, 6, MET, "DOWNLOAD_DELAY is"),
         ({"SEMAPHORE_LIMITS": '{"a": 1}'}, 5, NOT_MET, "'adaptive': True"),
         ({"DOWNLOAD_DELAY": "0"}, 6, UNKNOWN, "does each site bear that?"),
         ({"HTTPCACHE_ENABLED": "0"}, 8, NOT_MET, "set HTTPCACHE_ENABLED = True"),
@@ -113,6 +116,12 @@ async def test_a_site_that_fails_is_named(server: RedisServer) -> None:
     place = ran.lines.index("not met         Overload no site")
     assert f"scrapy semaphore limit {SITE} 1" in " ".join(ran.out.split())
     assert ran.lines[place + 1].startswith(" " * 16 + "6% of requests")
+
+
+async def test_a_terminal_of_any_width_will_do() -> None:
+    ran = await semaphore("unix:///nowhere/s", "etiquette", environment={"COLUMNS": "14"})
+    assert (ran.status, ran.err) == (1, "")
+    assert len(ran.lines) > 22
 
 
 async def test_without_a_server_the_settings_count() -> None:
