@@ -434,6 +434,12 @@ class Connection:
         if "NOAUTH" in text or "Authentication required" in text:
             return ServerRefusedError(f"{name} asks for a password, and its URL has none")
         if isinstance(error, AuthenticationError | AuthorizationError):
+            options = self._connector.options
+            if options.get("username") and not options.get("password"):
+                return ServerRefusedError(
+                    f"{name} does not accept this user name without a password; an address with a "
+                    "password alone is redis://:PASSWORD@HOST"
+                )
             return PasswordRefusedError(f"{name} does not accept this user name and password")
         if is_unknown_command(error):
             return ServerRefusedError(f"{name} does not know a command that is needed: {text}")

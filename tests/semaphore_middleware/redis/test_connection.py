@@ -122,6 +122,9 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
     assert "does not accept this user name and password" in await refusal(wrong)
     for url in (locked.tcp_url, locked.url):
         assert "asks for a password" in await refusal(url)
+    said = await refusal(f"redis://{PASSWORD}@127.0.0.1:{locked.tcp_port}")
+    assert "without a password; an address with a password alone is redis://:PASSWORD@HOST" in said
+    assert PASSWORD not in said
     right = FairSemaphore(f"redis://:{PASSWORD}@[::1]:{locked.tcp_port}", recovery_wait=0)
     async with right, right.permit("s", 1):
         assert PASSWORD not in repr(right)
