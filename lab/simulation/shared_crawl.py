@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -105,6 +105,13 @@ class CrawlPlan:
     def url_of(self, number: int) -> str:
         return f"http://{self.pages[number].site}/{number}"
 
+    def is_safe(self, kinds: Container[str]) -> bool:
+        """Whether all faults are of these kinds, and no server takes over that lacks all."""
+        return all(
+            fault.kind in kinds and (fault.kind not in LOSING or fault.of <= fault.at)
+            for fault in self.faults
+        )
+
     @property
     def is_limited(self) -> bool:
         """Whether there is a budget at some time."""
@@ -188,8 +195,7 @@ def _limited(random: Random, plan: CrawlPlan) -> CrawlPlan:
 
 def _fed(random: Random, plan: CrawlPlan) -> CrawlPlan:
     """With a `start` that reads a queue, in some plans: some pages come again and again."""
-    loses = any(fault.kind not in SAFE_FOR_FEEDS for fault in plan.faults)
-    if random.random() >= 0.3 or plan.is_second_run or loses:
+    if random.random() >= 0.3 or plan.is_second_run or not plan.is_safe(SAFE_FOR_FEEDS):
         return plan
     safe = [number for number, page in enumerate(plan.pages) if not page.is_fatal]
     some = [0, *(random.choice(safe[:5]) for _ in range(random.choice((3, 8))))]
@@ -200,11 +206,8 @@ def _fed(random: Random, plan: CrawlPlan) -> CrawlPlan:
 
 def _keyed(random: Random, plan: CrawlPlan) -> CrawlPlan:
     """With a key of start URLs, in some plans: some of them several times."""
-    loses = any(
-        fault.kind not in SAFE_FOR_KEYS or (fault.kind in LOSING and fault.of > fault.at)
-        for fault in plan.faults
-    )
-    if random.random() >= 0.3 or plan.is_second_run or plan.fed or loses:
+    is_other = plan.is_second_run or plan.fed or not plan.is_safe(SAFE_FOR_KEYS)
+    if random.random() >= 0.3 or is_other:
         return plan
     safe = [number for number, page in enumerate(plan.pages) if not page.is_fatal]
     plan = replace(plan, keyed=tuple(random.choices(safe, k=random.choice((3, 10, 60)))))
