@@ -45,8 +45,7 @@ class Status(IntEnum):
 
 MEANINGS = {
     Status.DONE: "done",
-    Status.DECLINED: "the question was not answered with yes, a report and a log do not fit, or a "
-    "practice is not met",
+    Status.DECLINED: "the question was not answered with yes, or a check has failed",
     Status.WRONG: "a value or an option is not allowed, or a library is missing",
     Status.NO_SERVER: "the server cannot be reached, refuses, or has no address",
     Status.UNKNOWN: "nothing is known of that scope, node or crawl",

@@ -30,6 +30,8 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
     points = entry_points(group="semaphore_middleware.verbs")
     assert all(f"    {point.name} " in ran.out for point in points)
     assert await semaphore(None) == (2, ran.out, "")  # without a verb
+    # `scrapy frontier` has the same meanings.
+    assert "not answered with yes, or a check has failed; 2 a" in " ".join(ran.out.split())
     for verb in points.names:
         ran = await semaphore(None, verb, "-h")
         assert (ran.status, ran.err) == (0, "")
