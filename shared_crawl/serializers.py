@@ -26,19 +26,27 @@ TAG = "="
 VALUE = "v"
 PLAIN = (str, int, float)  # a value of a subclass comes back as one of these
 
+
+def _with_zone(
+    read: Callable[[str], Any],
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """How a time is written with its zone, and how it is read."""
+    return (
+        lambda value: [value.replace(tzinfo=None).isoformat(), _zone(value), value.fold],
+        lambda parts: read(parts[0]).replace(tzinfo=parts[1], fold=parts[2]),
+    )
+
+
 TYPES: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     tuple: (list, tuple),
     set: (list, set),
     frozenset: (list, frozenset),
     bytes: (lambda value: b64encode(value).decode(), b64decode),
-    datetime: (
-        lambda value: [value.replace(tzinfo=None).isoformat(), _zone(value), value.fold],
-        lambda parts: datetime.fromisoformat(parts[0]).replace(tzinfo=parts[1], fold=parts[2]),
-    ),
+    datetime: _with_zone(datetime.fromisoformat),
+    time: _with_zone(time.fromisoformat),
     timezone: (lambda value: value.utcoffset(None), timezone),
     ZoneInfo: (lambda value: value.key, ZoneInfo),
     date: (date.isoformat, date.fromisoformat),
-    time: (time.isoformat, time.fromisoformat),
     timedelta: (
         lambda value: [value.days, value.seconds, value.microseconds],
         lambda parts: timedelta(*parts),
@@ -63,12 +71,15 @@ BY_NAME: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _zone(value: datetime) -> tzinfo | None:
-    """A datetime's zone, or of an unknown class the offset at that time."""
+def _zone(value: datetime | time) -> tzinfo | None:
+    """Its zone, or of an unknown class the offset at that time."""
     zone = value.tzinfo
     if zone is None or type(zone) in TYPES:
         return zone
-    return timezone(value.utcoffset() or timedelta())
+    offset = value.utcoffset()
+    if offset is None:
+        raise TypeError(f"{shown(value)} has a zone without an offset at that time")
+    return timezone(offset)
 
 
 class JsonSerializer:

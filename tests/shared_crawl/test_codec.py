@@ -6,7 +6,7 @@ import re
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -154,6 +154,7 @@ VALUES = [
         datetime(2026, 10, 25, 2, tzinfo=BERLIN, fold=1),
         date(2026, 11, 24),
         time(12, 5),
+        time(2, 30, tzinfo=BERLIN, fold=1),
         timedelta(1, 2, 3),
     ),
     *(OrderedDict(b=1, a=2), Book(title="t", pages=(1, [b"2"])), Author("n", books=[Book()])),
@@ -169,7 +170,7 @@ def test_what_meta_may_hold_comes_back_as_it_was(value: Any) -> None:
         assert (type(found), found) == (type(value), value)
         if isinstance(value, OrderedDict):
             assert list(found) == list(value)
-        if isinstance(value, datetime):
+        if isinstance(value, datetime | time):
             assert (found.tzinfo, found.fold) == (value.tzinfo, value.fold)
 
 
@@ -190,7 +191,21 @@ def local_item() -> object:
     return Local()
 
 
-REFUSED = {"object": object(), "tuple": Point(1), "function": open, "item": local_item()}
+class NoOffset(tzinfo):
+    def utcoffset(self, _: object) -> None:
+        return None
+
+    dst = tzname = utcoffset
+
+
+REFUSED = {
+    "object": object(),
+    "tuple": Point(1),
+    "function": open,
+    "item": local_item(),
+    "time": time(2, tzinfo=NoOffset()),
+    "datetime": datetime(2026, 11, 24, tzinfo=NoOffset()),
+}
 
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
