@@ -6,7 +6,6 @@ import asyncio
 import logging
 from _thread import interrupt_main
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -393,14 +392,14 @@ class Observers:
         while self._open:
             observer = self._open.pop()
             self._of_kind.clear()
+            in_time = asyncio.timeout_at(until)
             try:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(until):
-                        await observer.close()
+                async with in_time:
+                    await observer.close()
             except FAILURES as error:
                 if _is_cancellation(error):
                     cancelled, until = error, 0.0
-                else:
+                elif not (isinstance(error, TimeoutError) and in_time.expired()):
                     logger.exception("An observer failed at its end.")
         if cancelled is not None:
             raise cancelled
