@@ -60,6 +60,7 @@ LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
 QUEUES = ("scrapy.squeues.FifoMemoryQueue", "scrapy.squeues.LifoMemoryQueue")
 COPIES_PER_LEASE = 20  # of the server's data
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
+FEW_STARTS = 10  # of a node: after as many it is started again ever later
 GRACE_S = 0.1  # for a node that is stopping, then it is cut off
 PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
 
@@ -678,7 +679,8 @@ class CrawlNode:
         self.run.note(self.host.name, f"ends: {reason}, {failed=}")
         is_late = self.run.server.has_ended and self.began_at > self.run._ended_at
         if failed and not is_late:
-            self.run.start_later(self.number, self.away_s)
+            tries = sum(node.number == self.number for node in self.run.nodes)
+            self.run.start_later(self.number, self.away_s * max(1, tries - FEW_STARTS))
 
 
 class Crawl:

@@ -10,8 +10,8 @@
 -- nodes' identity if the last run has no page, and has requests to be tried again; "other" with the nodes'
 -- identity if the caller's is not the same; "budgets" with those of the run if the caller's are not the same,
 -- and other nodes take part; "run" with the name of another run that nodes take part in; or "version" with
--- that of a run under way. Then nothing is changed. Or "again": the call is to be made again, as there is
--- much to do.
+-- that of a run under way. Then nothing is changed but the clock. Or "again": the call is to be made again,
+-- as there is much to do.
 
 @include(shared/common)
 
@@ -44,9 +44,13 @@ local of_run, name_of_run, last_names = unpack(redis.call('HMGET', run, 'identit
 local MOST_NAMES = 100
 local is_another = run_id and name ~= '' and name ~= (name_of_run or '')
 
--- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py.
--- Those that are stopping are in `working` only.
+-- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py;
+-- if it was set back, from now on. Those that are stopping are in `working` only.
 local function has_living_nodes()
+  if WALL < tonumber(wall) then
+    write_clock()
+    wall = WALL
+  end
   local long_ago = '(' .. clock + math.max(0, WALL - wall)
   for _, key in ipairs({ nodes, working }) do
     if #redis.call('ZRANGE', key, long_ago, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0 then return true end

@@ -34,7 +34,7 @@ async def test_nothing_is_left_of_nodes_that_join_and_leave(client: Redis) -> No
 
     await asyncio.gather(*(live_often() for _ in range(TASKS)))
     assert (asyncio.all_tasks(), _timers(loop)) == before
-    assert set(threading.enumerate()) <= threads
+    await eventually(lambda: set(threading.enumerate()) <= threads)  # it ends after its loop
     await eventually(lambda: len(client.client_list()) == connections)
     for part in ("nodes", "working", "taken", "hungry"):
         assert not client.exists("{semaphore:books}:" + part), part
