@@ -32,6 +32,9 @@ class Server:
     `note_grant` with key, node, term, and the numbers of the first and the last permit granted.
     """
 
+    compare_every: float = COMPARE_EVERY
+    """A call of this many runs `sync` without its fast part, too."""
+
     def __init__(
         self,
         publish: Callable[[bytes, bytes], None],
@@ -55,7 +58,6 @@ class Server:
         self._lives = 0
         self.clock_ahead_ms = EPOCH_MS
         self.calls = 0
-        self.compare_every = COMPARE_EVERY
         self.begin_life()
 
     def begin_life(self, data: Any = None) -> None:
