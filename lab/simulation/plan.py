@@ -454,13 +454,14 @@ def _mixed(seed: int, random: Random) -> Plan:
     paces = (
         Limit(6),
         Limit(9, delay=0.3),
+        Limit(9, delay=1.0),
         Limit(9, delay=0.2, jitter=0.1),
         Limit(9, delay=0.5, jitter=0.9),
         Limit(9, rate="5/s", burst=4),
         Limit(9, rate="2/s", burst=2),
         Limit(6, rate="4/s"),
     )
-    page = Job(("a.com",), random.choice((0.01, 0.2)), 0.0)
+    page = Job(("a.com",), random.choice((0.01, 0.2, 1.0)), 0.0)
     pauses = random.choice(((0.0,), (0.5, 1.0, 3.0)))
     return Plan(
         seed,

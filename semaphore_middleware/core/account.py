@@ -50,6 +50,7 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
 
+LATE_FROM_S = 0.5  # between two starts: if it is less, each is reported at once
 REFUSED_RETRY_S = 1.0  # after a statement, or a scope, that the server could not read
 
 
@@ -85,6 +86,9 @@ class Desk(Protocol):
     def send_later(self, account: Account, seconds: float) -> None:
         """Send the account's statement after `seconds`, if its requests still wait."""
 
+    def send_by(self, account: Account, seconds: float) -> None:
+        """Send the account's statement within `seconds`, if it still has a start to report."""
+
 
 @dataclass(slots=True)
 class AccountCounts:
@@ -99,6 +103,10 @@ class AccountCounts:
     granted: int = 0
     returned: int = 0
     started: int = 0
+    reported: int = 0
+    """Requests begun, as last sent."""
+    began_at: float = 0.0
+    """When the last one did, by the loop's clock."""
 
     @property
     def is_queued(self) -> bool:
@@ -129,8 +137,8 @@ class SiteState:
     """Why requests wait."""
     is_counted: bool = False
     """True if each start counts, so that no permit is handed on."""
-    is_paced: bool = False
-    """True if starts are spaced by a delay or a rate."""
+    gap: float | None = None
+    """The least time from one start to the next; None: starts are not spaced."""
     wants_feedback: bool = False
     is_overruled: bool = False
     """True if another node asks for a stricter limit."""
@@ -213,6 +221,11 @@ class Account:
         return self.site.available <= 0
 
     @property
+    def waits_to_report(self) -> bool:
+        """True if a request has begun since the last statement."""
+        return self._counts.started > self._counts.reported
+
+    @property
     def is_walled(self) -> bool:
         """True if the site has refused all requests for long, as last reported."""
         return self.site.is_walled
@@ -249,9 +262,17 @@ class Account:
         if permit in self._held:
             self._pending -= 1
             self._counts.started += 1
+            self._counts.began_at = self._desk.now()
             self._desk.emit(RequestBegun, permit)
-            if self.site.is_paced:
-                self._desk.send(self, True)  # the next start is a delay after this one
+            self._report_start()
+
+    def _report_start(self) -> None:
+        """Report a start where starts are spaced: with the next statement, but before the next
+        start is due, as the server knows that only then.
+        """
+        gap = self.site.gap
+        if gap is not None and self.waits_to_report:
+            self._desk.send_by(self, gap / 2 if gap >= LATE_FROM_S else 0.0)
 
     def received(self, status: int, size: int) -> None:
         """A request has ended with such a response; status 0: without a response."""
@@ -411,6 +432,7 @@ class Account:
         counts.seq += 1
         wanted = self._wanted(now)
         counts.asked, counts.resting = counts.granted + wanted, len(self._line) - wanted
+        counts.reported = counts.started
         if self.deadline == math.inf:
             self.deadline = now + self._desk.grace
         first_held = next(iter(self._held), None)
@@ -430,6 +452,7 @@ class Account:
             resting=counts.resting,
             held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
             wait_age=max(0.0, now - first_waiting._asked_at) if first_waiting else 0.0,
+            start_age=max(0.0, now - counts.began_at) if counts.started else 0.0,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]
@@ -477,7 +500,7 @@ class Account:
         site = self.site
         site.available = reply.available
         site.is_counted = reply.is_counted
-        site.is_paced = reply.is_paced
+        site.gap = reply.gap
         site.wants_feedback = reply.wants_feedback
         site.limit = reply.limit
         site.reason = reply.reason
@@ -493,8 +516,7 @@ class Account:
         """Give the granted permits to requests, and report to the others why they wait."""
         statement = reply.statement
         self._take(reply.granted, now)
-        if self.site.is_paced and self._counts.started > statement.started:
-            self._desk.send(self, True)  # some began before it was known that starts are spaced
+        self._report_start()  # some may have begun before it was known that starts are spaced
         self._note_down(reply)
         self._note_walled(reply)
         for permit in self._line.pop_answered(statement.seq):

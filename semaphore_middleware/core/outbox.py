@@ -265,6 +265,13 @@ class Outbox:
         """
         self._set_timer(account, self.now() + max(0.0, seconds - TIMER_LAG_S))
 
+    def send_by(self, account: Account, seconds: float) -> None:
+        """Send the account's statement within `seconds`, if it still has a start to report."""
+        if seconds == 0:
+            self.send(account, True)
+        elif (time := self.now() + seconds) < self._timers.times.get(account, math.inf):
+            self._set_timer(account, time)
+
     def send_all(self, look: bool = False) -> None:
         """Send everything again: after a gap, and to keep the leases. With `look`, the call also
         checks that the server still is in the life known to this node.
@@ -338,7 +345,7 @@ class Outbox:
         """Run all due timers, and return the time of the next one; infinite if there is none."""
         for purpose in self._timers.pop_due(self.now()):
             if isinstance(purpose, Account):
-                if purpose.waiting:
+                if purpose.waiting or purpose.waits_to_report:
                     self.send(purpose, True)
             elif purpose == BATCH:
                 self._wake()

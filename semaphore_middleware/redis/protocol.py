@@ -32,7 +32,7 @@ from semaphore_middleware.redis.records import (
     numbers_of,
 )
 
-VERSION = "7"
+VERSION = "8"
 """Of the protocol: nodes of different versions do not share a server."""
 
 T = TypeVar("T")
@@ -76,6 +76,8 @@ class Statement:
     """For how long its oldest request has held a permit."""
     wait_age: Wire[float]
     """For how long its oldest request has waited for one."""
+    start_age: Wire[float]
+    """For how long the last request that has begun has done so."""
     feedback: FeedbackSummary | None = None
     """How the site answered the requests whose permits this statement gives back."""
 
@@ -98,8 +100,10 @@ class Reply:
     """How many may hold a permit of the scope now."""
     is_counted: Wire[bool]
     """True if each start counts or is to be reported: no permit is handed on then."""
-    is_paced: Wire[bool]
-    """True if a delay or a rate is in force: each start is to be reported at once then."""
+    gap: Wire[float | None]
+    """The least time from one start to the next, if a delay, a rate or a learned gap is in force:
+    each start is to be reported before the next one is due then.
+    """
     wants_feedback: Wire[bool]
     """True if the server wants feedback for ordinary responses too."""
     is_stricter: Wire[bool]

@@ -170,6 +170,7 @@ OF_KEYS = {
             "pending": NUMBER,  # of the permits held, those without a request begun
             "tick": NUMBER,  # counts what decides whose turn it is: grants, and accounts opened
             "due": NEVER,  # no account is to be closed before this
+            "granted_at": LONG_AGO,  # the last grant's time: no start reported since is older
             "last_start": LONG_AGO,
             "chance": NUMBER,  # drawn for the jitter after it, in [-1, 1)
             "next_at_rate": LONG_AGO,  # the theoretical arrival time of the rate

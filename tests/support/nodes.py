@@ -242,7 +242,7 @@ class Caller:
                 continue
             self.hear(*replies)
             has_begun_more = replies[0].granted > statement.believed
-            if not (replies[0].is_paced and has_begun_more) or overrides:
+            if replies[0].gap is None or not has_begun_more or overrides:
                 return replies[0]
 
     async def inspect(self, scope: str) -> Inspection:
@@ -275,6 +275,7 @@ class Caller:
             resting=0,
             held_age=0.0,
             wait_age=0.0,
+            start_age=0.0,
         )
         return replace(statement, **overrides) if overrides else statement
 

@@ -23,7 +23,7 @@ local function makes_sense(@(statement))
     and term >= 1 and seq >= 1 and returned >= 0
     and pending >= 0 and pending <= believed - returned
     and returned <= believed and believed <= asked and started >= 0
-    and resting >= 0 and held_age >= 0 and wait_age >= 0
+    and resting >= 0 and start_age >= 0 and held_age >= 0 and wait_age >= 0
     and math.max(term, seq, asked, started, resting) <= MOST
     and @sense(limit)
 end

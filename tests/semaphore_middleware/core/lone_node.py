@@ -26,10 +26,9 @@ REPLY = {
     "paused_at": 0,
     "pause_length": 0.0,
     "refused_by": 0,
-    **dict.fromkeys(
-        ("is_counted", "is_paced", "wants_feedback", "is_stricter", "is_failing"), False
-    ),
-    **dict.fromkeys(("retry_in", "backoff", "down_for", "walled_for", "answered_ago", "reason")),
+    **dict.fromkeys(("is_counted", "wants_feedback", "is_stricter", "is_failing"), False),
+    **dict.fromkeys(("gap", "retry_in", "backoff", "down_for", "walled_for")),
+    **dict.fromkeys(("answered_ago", "reason")),
 }
 """What the server says if a test does not care."""
 
@@ -60,6 +59,7 @@ class LoneNode:
         self.at_once: list[bool] = []  # for each wish to send
         self.turns_to_end: list[Account] = []
         self.retries: list[float] = []
+        self.reports: list[float] = []
         self.handover = Handover()
         self._last_term = 0
         self.limit = limit or Limit(9)
@@ -85,6 +85,9 @@ class LoneNode:
 
     def send_later(self, account: Account, seconds: float) -> None:  # noqa: ARG002 - there is one
         self.retries.append(seconds)
+
+    def send_by(self, account: Account, seconds: float) -> None:  # noqa: ARG002
+        self.reports.append(seconds)
 
     # For tests ----------------------------------------------------------------------------------
 

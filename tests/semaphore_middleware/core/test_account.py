@@ -172,14 +172,15 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
 def test_a_start_counts_when_its_request_begins() -> None:
     node = LoneNode(Limit(9, delay=1.0))
     permit, never, lost = (node.ask() for _ in range(3))
-    said = node.talk(granted=3, is_counted=True, is_paced=True)
+    said = node.talk(granted=3, is_counted=True, gap=1.0)
     assert said.pending == 0
     said = node.say()
     assert (said.pending, said.started) == (3, 0)
-    node.at_once.clear()
     permit._begin()
     permit._begin()
-    assert node.at_once == [True], "the next start is a delay after this one"
+    assert node.reports == [0.5], "the next start is a delay after this one"
+    node.clock.now += 0.25
+    assert node.say().start_age == 0.25
     never.release()
     never._begin()
     said = node.say()
@@ -192,18 +193,20 @@ def test_a_start_counts_when_its_request_begins() -> None:
     assert (node.say().pending, node.say().started) == (0, 0)
 
 
-def test_a_start_is_said_as_soon_as_it_is_heard_that_starts_are_spaced() -> None:
+@pytest.mark.parametrize(("gap", "within"), [(0.4, 0.0), (0.5, 0.25), (60.0, 30.0)])
+def test_a_start_is_reported_once_it_is_known_that_starts_are_spaced(
+    gap: float, within: float
+) -> None:
     node = LoneNode()
     permit = node.ask()
     said = node.say()
     node.account.on_granted(said.term, 1)
     permit._begin()
-    node.at_once.clear()
-    node.apply(said, granted=1, is_paced=True)
-    assert node.at_once == [True]
-    node.at_once.clear()
-    node.talk(granted=1, is_paced=True)
-    assert node.at_once == [], "it is said"
+    assert node.reports == []
+    node.apply(said, granted=1, gap=gap)
+    assert node.reports == [within]
+    node.talk(granted=1, gap=gap)
+    assert node.reports == [within], "it is reported"
 
 
 def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answered() -> None:

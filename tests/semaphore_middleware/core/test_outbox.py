@@ -197,6 +197,16 @@ def test_leases_are_renewed_every_third_of_a_lease_while_there_is_an_account() -
     assert node.alarms == [node.clock.now + RENEWAL_S], "it begins anew"
 
 
+def test_a_start_is_reported_in_the_middle_of_the_gap() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.hold(gap=1.0, is_counted=True)
+    now = node.clock.now
+    assert node.go_on(until=now + 0.5) == [now + 0.5]
+    (said,) = node.call(gap=1.0).statements
+    assert (said.started, said.start_age) == (1, 0.5)
+    assert node.go_on(until=now + 0.9) == [], "it is reported"
+
+
 def test_after_a_stall_all_is_sent_again() -> None:
     """The keeper has taken back what waits."""
     node = LoneOutbox()

@@ -170,6 +170,20 @@ async def test_nothing_starts_before_a_pending_start(server: RedisServer, outsid
     assert (await b.renew("s", limit=SLOW)).granted == 1
 
 
+@pytest.mark.parametrize(
+    ("age", "left"), [(600, HOUR - 600), (9000, HOUR - 1800)], ids=["known", "before its permit"]
+)
+async def test_a_start_that_is_reported_late_counts_from_when_it_began(
+    server: RedisServer, outside: Outside, age: float, left: float
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await take_pending(a, 1, SLOW)
+    granted_at = float(outside.state()["granted_at"])
+    outside.edit("s", "state", granted_at=granted_at - 1000 * 1800)
+    await a.say("s", SLOW, pending=0, started=1, start_age=age)
+    assert_waits(await b.take("s", limit=SLOW), 0, left)
+
+
 async def test_pending_starts_count_in_a_burst(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 2, RATED)

@@ -67,7 +67,7 @@ async def test_a_limit_ends_with_its_nodes(server: RedisServer, outside: Outside
     half_a_lease = 1000 * ENDLESS_S / 2
     assert float(seen.state["due"]) <= seen.accounts["a"]["lease_end"] - half_a_lease
     reply = await look_at_all()
-    assert (reply.granted, reply.limit, reply.is_paced) == (4, 4, False)
+    assert (reply.granted, reply.limit, reply.gap) == (4, 4, None)
 
 
 async def test_thousands_of_permits_go_in_few_calls(server: RedisServer, outside: Outside) -> None:

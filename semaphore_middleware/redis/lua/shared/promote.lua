@@ -58,7 +58,7 @@ end
 local function close_account(scope, node, account)
   count(scope, account, -1)
   -- A node that is gone may have begun them without having said so.
-  scope.begun = scope.begun + account.pending
+  if account.pending > 0 then scope.begun, scope.begun_at = scope.begun + account.pending, NOW end
   if account.is_queued then redis.call('ZREM', scope.queue, member_of(node, account)) end
   scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
   if node == NODE then
@@ -156,14 +156,16 @@ local function due(scope)
   return starts, left, left == rate_left and @reason(rate) or @reason(learned)
 end
 
--- Counts the starts that have begun since the last call, or may have.
+-- Counts the starts that have begun since the last call, or may have. A node may report one late, with its
+-- age.
 local function count_begun(scope)
   if scope.begun == 0 then return end
-  scope.last_start, scope.chance = NOW, 2 * RANDOM - 1
-  scope.next_at_rate = math.max(scope.next_at_rate, NOW) + scope.begun * scope.force.interval
+  local begun_at = math.min(NOW, math.max(scope.begun_at, scope.granted_at))
+  scope.last_start, scope.chance = math.min(NOW, math.max(scope.last_start, begun_at)), 2 * RANDOM - 1
+  scope.next_at_rate = math.max(scope.next_at_rate, begun_at) + scope.begun * scope.force.interval
   local learned = scope.learned
   if learned and learned.gap > 0 then
-    learned.next_by_gap = math.max(earliest_by_gap(scope), NOW) + scope.begun * learned.gap
+    learned.next_by_gap = math.max(earliest_by_gap(scope), begun_at) + scope.begun * learned.gap
     scope.has_learned = true
   end
 end
@@ -189,6 +191,7 @@ end
 -- server must not believe in more.
 local function grant(scope, account, permits)
   account.granted, account.served = account.granted + permits, next_tick(scope)
+  scope.granted_at = NOW
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
   account.pending, scope.pending = account.pending + permits, scope.pending + permits
   note_job(scope, account, permits, -permits)

@@ -29,6 +29,7 @@ local function read_scope(key, queue, state, own, learned)
     @zero(state),
     key = key, queue = queue, is_new = not state,
     begun = 0, -- requests that have begun since the last call, or may have
+    begun_at = NOW, -- the last of them
     own = read_account(own), others = false, learned = learned and read_learned(learned),
     force = false, limit = 0, problem = false, reason = 0,
   }

@@ -42,6 +42,7 @@ local function apply_statement(scope, said)
   elseif said.seq >= own.seq then
     local begun = math.max(0, said.started - own.started)
     scope.begun, scope.started, own.started = scope.begun + begun, scope.started + begun, own.started + begun
+    if begun > 0 then scope.begun_at = NOW - 1000 * said.start_age end
     if scope.jobs and begun > 0 then charge(scope, own, begun) end
     count(scope, own, -1)
     local waited = waiting_at(own) > 0
@@ -89,7 +90,9 @@ local function pack_reply(scope, status, own)
     end
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
-  if is_paced(scope) then reply_is_paced = 1 end
+  if is_paced(scope) then
+    reply_gap = math.max(force.delay * (1 - force.jitter), force.interval, gap_of(scope))
+  end
   if wants_feedback then reply_wants_feedback = 1 end
   if wants_feedback or is_paced(scope) or force.paused or is_backing_off then reply_is_counted = 1 end
   if own then

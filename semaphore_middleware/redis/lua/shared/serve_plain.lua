@@ -49,7 +49,9 @@ local function serve_plain(key, state, own, @said_(statement))
   local begun = math.max(0, said_started - own_started)
   if begun > 0 then
     own_started, started = own_started + begun, started + begun
-    last_start, chance, next_at_rate = NOW, 2 * RANDOM - 1, math.max(next_at_rate, NOW)
+    local begun_at = math.min(NOW, math.max(NOW - 1000 * said_start_age, granted_at))
+    last_start, chance = math.min(NOW, math.max(last_start, begun_at)), 2 * RANDOM - 1
+    next_at_rate = math.max(next_at_rate, begun_at)
   end
   pending = pending - own_pending
   own_pending = math.min(own_granted - own_returned, said_pending + own_granted - said_believed)
@@ -59,7 +61,7 @@ local function serve_plain(key, state, own, @said_(statement))
     if delay > 0 and (wanted + pending > 1 or NOW < earliest) then return nil end
     own_pending, pending = own_pending + wanted, pending + wanted
     tick = tick + (own and 2 or 1) -- it began to wait, and was served
-    own_granted, own_served = own_granted + wanted, tick
+    own_granted, own_served, granted_at = own_granted + wanted, tick, NOW
   end
   local is_closed = own_granted == own_returned -- an account with nothing in it
   own_lease_end = NOW + LEASE
@@ -99,6 +101,6 @@ local function serve_plain(key, state, own, @said_(statement))
   local @reply_(reply) = @zeros(reply) -- 0 is the status ok
   reply_term, reply_granted, reply_limit, reply_held = said_term, own_granted, concurrency, held
   reply_available, reply_is_stricter = concurrency - held, said_concurrency > concurrency and 1 or 0
-  if delay > 0 then reply_is_paced, reply_is_counted = 1, 1 end
+  if delay > 0 then reply_gap, reply_is_counted = delay * (1 - jitter), 1 end
   return struct.pack('@format(reply)', @reply_(reply))
 end
