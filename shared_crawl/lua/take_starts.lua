@@ -3,8 +3,8 @@
 -- lost. Of many claims, each call looks at some.
 -- KEYS: see shared/common.lua; then, if there is one, the users' key: a list, a set, a sorted set (the
 -- highest score first) or a stream. The fields of a stream's entry are one JSON object.
--- ARGV: how many at most; a token, part of the ids: a server that takes over may lack the last claims, and
--- count others in their place.
+-- ARGV: how many at most; a token of this call, part of the ids: a server that takes over may lack the last
+-- claims, and a count would give others their ids.
 -- Reply: the id and the text of each claim; the type of the key if it is another one.
 
 @include(shared/common)
@@ -56,7 +56,7 @@ end
 while kind ~= 'none' and #found < 2 * most do
   local text = pop()
   if not text then break end
-  claim(redis.call('HINCRBY', run, 'claims', 1) .. ':' .. token, text)
+  claim(#found .. ':' .. token, text)
 end
 if #found > 0 then renew_lease() end
 return { found, '' }
