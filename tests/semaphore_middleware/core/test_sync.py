@@ -141,6 +141,25 @@ def test_the_end_gives_back_what_no_thread_works_under(server: RedisServer) -> N
     semaphore.close()
 
 
+def test_the_end_does_not_wait_for_a_server_that_does_not_reply(server: RedisServer) -> None:
+    semaphore = SyncSemaphore(server.url)
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            semaphore.permit("s", 1).__enter__()
+        except ClosedError as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=work)
+    with server.frozen():
+        waiter.start()
+        wait_until(lambda: semaphore._opening is not None)
+        semaphore.close()
+        waiter.join(TIMEOUT_S)
+    assert len(errors) == 1
+
+
 def in_child(semaphore: SyncSemaphore, results: Connection) -> None:
     with semaphore.permit("child", 1):
         results.send(repr(semaphore))
