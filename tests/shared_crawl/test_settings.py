@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.errors import SettingsError
 from shared_crawl.settings import CHECKS, CrawlSettings, checked
@@ -51,3 +52,10 @@ def test_what_is_not_set_has_its_default() -> None:
     given: dict[str, Any] = dict.fromkeys(CHECKS, "")
     assert CrawlSettings("redis://a", **checked(given)) == CrawlSettings("redis://a")
     assert checked(dict.fromkeys(CHECKS)) == {}
+
+
+def test_a_node_has_its_name_and_knows_where_its_server_is_set() -> None:
+    given = {"SEMAPHORE_REDIS_URL": "redis://a", "SEMAPHORE_NODE": "n", "CRAWL": "shop"}
+    crawler = get_crawler(settings_dict=given)
+    read = CrawlSettings.from_crawler(crawler)
+    assert (read.url_from, read.node, read.name) == ("SEMAPHORE_REDIS_URL", "n", "shop")
