@@ -27,3 +27,22 @@ async def test_a_start_is_a_feed_once_it_has_waited_for_a_second(
     start.on_idle(now + seconds)
     assert start.is_listed(first) == (not is_feed)
     second.cancel()
+
+
+async def test_a_start_that_has_waited_for_a_second_is_a_feed_from_its_next_request_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue: asyncio.Queue[Request] = asyncio.Queue()
+
+    async def requests() -> AsyncIterator[Request]:
+        yield await queue.get()
+
+    start = SpiderStart(once=None)
+    reading = asyncio.ensure_future(anext(start.watched(requests())))
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    start.on_idle(now)
+    monkeypatch.setattr(loop, "time", lambda: now + 1.1)
+    queue.put_nowait(Request("http://a/", dont_filter=True))
+    assert not start.is_listed(await reading)
