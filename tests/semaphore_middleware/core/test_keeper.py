@@ -114,6 +114,20 @@ async def test_what_is_held_stays_held(server: RedisServer, leases: float) -> No
 
 
 @in_asyncio
+async def test_what_is_held_in_a_later_epoch_stays_held(
+    server: RedisServer, outside: Outside
+) -> None:
+    async with BusyNode(server) as busy:
+        permit = await busy.hold()
+        outside.client.flushall()
+        await eventually(lambda: outside.held() == {busy.semaphore.node: 1})
+        async with busy.blocked():
+            await asyncio.sleep(1.75 * LEASE_S)
+        await busy.run(asyncio.sleep(0.2 * LEASE_S))
+        assert permit.held
+
+
+@in_asyncio
 async def test_a_blocked_node_is_granted_nothing_and_served_when_it_runs(
     server: RedisServer, outside: Outside
 ) -> None:
