@@ -31,7 +31,7 @@ from semaphore_middleware.scrapy.engine import (
 from shared_crawl import node_state, outbox, scheduler, session, spider_start
 from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
-from tests.support.nodes import calls_of, eventually
+from tests.support.nodes import ENDLESS_S, calls_of, eventually
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import Node, result_of
 
@@ -850,6 +850,13 @@ async def test_a_node_leaves_even_if_the_server_does_not_reply(
         node.enqueue("http://a/")
     server.thaw()
     assert "Cannot leave the crawl" in caplog.text
+
+
+async def test_a_node_without_work_leaves_at_once(client: Redis, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(session, "CALL_TIMEOUT_S", ENDLESS_S)
+    monkeypatch.setattr(session, "LONGEST_STOP_S", 2 * ENDLESS_S)
+    async with joined(client, CRAWL_LEASE=ENDLESS_S) as node:
+        await node.finds_nothing()
 
 
 # Filtered, and what cannot be stored ------------------------------------------------------------
