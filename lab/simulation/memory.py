@@ -16,6 +16,7 @@ from semaphore_report.keys import HistoryKeys
 OURS = ("semaphore_", "shared_crawl")
 TABLES = (dict, list, set, deque)
 KEPT = {
+    "Batch.tallies": "is written once a minute, and may be under way",
     "Cluster._nodes": "addresses from the settings",
     "Codec._starts": "start requests, each of which counts once a run",
     "Connection.facts": "the last INFO",
