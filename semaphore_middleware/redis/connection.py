@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
@@ -67,6 +68,12 @@ TLS_OPTIONS = (
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
 BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # a connection that broke, as others do
 HUNG_UP = (ConnectionResetError, asyncio.IncompleteReadError, *BROKEN_TLS)
+# redis-py does not send its own name and version then: that takes one more right, and a new one
+# looks its version up for each connection, in a millisecond.
+ANONYMOUS: dict[str, Any] = dict.fromkeys(
+    {"driver_info"} & signature(redis_py.AbstractConnection.__init__).parameters.keys()
+    or ("lib_name", "lib_version")
+)
 
 
 @dataclass(frozen=True)
@@ -601,7 +608,7 @@ class Connector:
             where = {"path": address.path}
         # `Connection` sets time limits: those of redis-py cost a task for each command, in which
         # Python 3.11 can lose a cancellation. It also chooses the database.
-        connection = self.connection_class(
+        return self.connection_class(
             **self.options,
             **where,
             protocol=2,
@@ -610,7 +617,5 @@ class Connector:
             socket_connect_timeout=None,
             health_check_interval=0,
             client_name="scrapy-semaphore",
+            **ANONYMOUS,
         )
-        for name in ("driver_info", "lib_name", "lib_version"):  # sending them takes one more right
-            setattr(connection, name, None)
-        return connection
