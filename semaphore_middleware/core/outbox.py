@@ -154,6 +154,7 @@ class Outbox:
         self._wake_at = wake_at
         self.accounts: dict[str, Account] = {}
         """By scope: those in which there is anything."""
+        self._forgotten_at = -math.inf  # when the last account was
         self._last_term = 0
         self._due: dict[Account, None] = {}
         self._accounts_at_once = ACCOUNTS_AT_ONCE  # fewer after a time-out
@@ -184,6 +185,12 @@ class Outbox:
         """The limit in force at the last reply; None: this node does not use the scope."""
         account = self.accounts.get(scope)
         return account.site.limit if account else None
+
+    def was_in_use_since(self, time: float) -> bool:
+        """Whether there has been any account since then. As a process wakes, replies are read
+        first, and may end the accounts that it has lost.
+        """
+        return bool(self.accounts) or self._forgotten_at >= time
 
     def reason_at(self, scope: str) -> Reason | None:
         """The reason in the last reply why the scope's requests wait; None: it is not known."""
@@ -329,6 +336,7 @@ class Outbox:
             is_known = self.accounts.get(account.scope) is account
             if is_known and account.is_forgettable:
                 del self.accounts[account.scope]
+                self._forgotten_at = self.now()
                 self.handover.forget(account.scope)
                 self._timers.drop(account)
                 self.emit(ScopeLeft, account.scope)

@@ -272,7 +272,7 @@ class Session:
         return bool(self.outbox.handover.kept)
 
     def _on_stall(self, seconds: float, was_named: bool) -> None:
-        if not self.outbox.accounts:
+        if not self.outbox.was_in_use_since(self.loop.time() - seconds):
             return
         if not was_named:
             logger.warning(

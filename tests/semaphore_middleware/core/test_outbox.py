@@ -218,6 +218,21 @@ def test_after_a_stall_all_is_sent_again() -> None:
     assert node.outbox.next_call().look
 
 
+def test_an_account_that_a_stall_has_ended_was_in_use_before_it() -> None:
+    """Replies that came meanwhile are read before the stall is known."""
+    node = LoneOutbox(turn=0.0)
+    assert not node.outbox.was_in_use_since(-LEASE_S)
+    permit = node.hold()
+    begun_at = node.clock.now
+    assert node.outbox.was_in_use_since(begun_at)
+    permit.release()
+    node.go_on(until=begun_at + RENEWAL_S)
+    node.call()
+    assert not node.outbox.accounts
+    assert node.outbox.was_in_use_since(begun_at)
+    assert not node.outbox.was_in_use_since(node.clock.now + 1.0)
+
+
 def test_the_keeper_repeats_what_was_sent_last_where_permits_are_held() -> None:
     node = LoneOutbox(turn=0.0)
     node.outbox.handover.begin_epoch(b"one")

@@ -130,7 +130,7 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
 
 async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """The next request here has no place for it, either, but another node of the job may."""
-    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
     other, third = (FairSemaphore(server.url, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
@@ -175,7 +175,7 @@ async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: 
 
 async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise those that waited for permits would all start beside them."""
-    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
     async with taken(server, FULL, limit=2) as release:
         full = [one.replace(priority=1) for one in pages(site, 2, "/slow/", FULL)]
         requests, limits = [*full, *pages(site, 4, "/slow/", FREE)], {FREE: None}
