@@ -14,8 +14,8 @@ from statistics import median
 import redis
 
 from lab.benchmarks import rivals
-from lab.benchmarks.harness.crawls import ONE_PAGE, START_URLS
-from lab.benchmarks.harness.figures import in_turn, percentile
+from lab.benchmarks.harness.crawls import ONE_PAGE, START_URLS, with_add_on
+from lab.benchmarks.harness.figures import in_turn, median_ratio, percentile, ratios_text
 from lab.benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory, seen_of
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.server import Reading
@@ -33,6 +33,7 @@ FULL_S = 3.0  # for which the server's memory is full
 MOST_BYTES_SEEN = 20
 MOST_STILL_MS = 50.0  # that the server's others may wait
 MOST_TIMES = 2.0  # that an exchange may take at the large end, times the small end's
+HOSTS, HOST_NODES, HOST_MS = 300, 3, 100  # a page takes so long
 
 PAGES, SERVER_TIME = "pages a second", "server time a page, us"
 SEEN, QUEUED = "bytes a URL seen", "bytes a request queued"
@@ -71,6 +72,9 @@ OURS = Frontier(
 THEIRS = Frontier(
     "scrapy-redis", lambda url: {**SETTINGS, **rivals.scrapy_redis(url)}, _their_bytes
 )
+WITH_ADD_ON = Frontier(
+    "with the add-on", lambda url: {**OURS.settings(url), **with_add_on(url)}, OURS.bytes_of
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +98,15 @@ def measure(quick: bool) -> Report:
     rivals.check_installed(rivals.SCRAPY_REDIS)
     plan = QUICK if quick else WHOLE
     rows, goals = _beside(plan)
-    for part in (_floods(plan), _in_trouble(plan), asyncio.run(_range(plan))):
+    for part in (_many_hosts(plan), _floods(plan), _in_trouble(plan), asyncio.run(_range(plan))):
         rows += part[0]
         goals += part[1]
     pair = (
         f"{plan.rounds} rounds of {plan.seconds:g} s, in turn, medians; a server for each crawl of "
         f"two nodes and one site, which answers in {PAGE_MS} ms. A page has 11 links, 8 of them "
         f"new. Death: at a third of {plan.pages:,} pages a node is killed, and started again; our "
-        f"leases are {LEASE_S:g} s. {rivals.versions(rivals.SCRAPY_REDIS)}, with SCHEDULER_PERSIST."
+        f"leases are {LEASE_S:g} s. {rivals.versions(rivals.SCRAPY_REDIS)}, with "
+        f"SCHEDULER_PERSIST. Many hosts: {HOST_NODES} nodes, {HOSTS} hosts, pages of {HOST_MS} ms."
     )
     alone = (
         f"Two nodes, too: {' and '.join(plan.floods)} that are found at once, from the first page "
@@ -153,11 +158,38 @@ def _beside(plan: Plan) -> Part:
     return rows, goals
 
 
-def _endless(frontier: Frontier, seconds: float, round_trip_s: float) -> dict[str, float]:
+def _many_hosts(plan: Plan) -> Part:
+    """Where no limit holds a node back: the scheduler alone, and with the add-on."""
+    found: dict[Frontier, list[float]] = {OURS: [], WITH_ADD_ON: [], THEIRS: []}
+    for each in in_turn(plan.rounds, list(found)):
+        figures = _endless(each, plan.seconds, nodes=HOST_NODES, hosts=HOSTS, page_ms=HOST_MS)
+        found[each].append(figures[PAGES])
+    rows: list[Sequence[Cell]] = [
+        (f"{PAGES}, many hosts: {name}", median(found[each]), median(found[THEIRS]))
+        for name, each in (("the scheduler alone", OURS), (WITH_ADD_ON.name, WITH_ADD_ON))
+    ]
+    goals = []
+    for other, least in ((THEIRS, 1.15), (OURS, 0.97)):
+        both = found[WITH_ADD_ON], found[other]
+        name = f"{PAGES}, many hosts: with the add-on / {other.name}, {ratios_text(*both)}"
+        goals.append(Goal(name, median_ratio(*both), at_least=least))
+    return rows, goals
+
+
+def _endless(
+    frontier: Frontier,
+    seconds: float,
+    round_trip_s: float = 0.0,
+    nodes: int = 2,
+    hosts: int = 1,
+    page_ms: int = PAGE_MS,
+) -> dict[str, float]:
     """Of a crawl that does not end."""
     with ExitStack() as stack:
-        crawl = SharedCrawl(stack, frontier.settings, ENDLESS, round_trip_s)
-        crawl.start_two()
+        crawl = SharedCrawl(
+            stack, frontier.settings, ENDLESS, round_trip_s, hosts=hosts, page_ms=page_ms
+        )
+        crawl.start_nodes(nodes)
         time.sleep(1)  # and until they have come into their swing
         with crawl.server.client() as client:
             before, begin = Reading.now(client), time.monotonic()
@@ -176,7 +208,7 @@ def _endless(frontier: Frontier, seconds: float, round_trip_s: float) -> dict[st
 def _after_a_death(frontier: Frontier, pages: int) -> Counter[str]:
     with ExitStack() as stack:
         crawl = SharedCrawl(stack, frontier.settings, pages)
-        victim = crawl.start_two()
+        victim = crawl.start_nodes()
         crawl.wait_for(pages // 3)
         victim.kill()
         victim.wait()
@@ -203,7 +235,7 @@ def _floods(plan: Plan) -> Part:
             crawl = SharedCrawl(stack, OURS.settings, pages, found=found)
             stillness = stack.enter_context(watching(crawl.server.url))
             client = stack.enter_context(crawl.server.client())
-            crawl.start_two()
+            crawl.start_nodes()
             begin = time.monotonic()
             crawl.wait_until(partial(_has_seen, client, pages))
             seconds = time.monotonic() - begin
@@ -224,7 +256,7 @@ def _in_trouble(plan: Plan) -> Part:
     far_away = _endless(OURS, plan.seconds, FAR_AWAY_S)
     with ExitStack() as stack:
         crawl = SharedCrawl(stack, OURS.settings, plan.pages)
-        crawl.start_two()
+        crawl.start_nodes()
         crawl.wait_for(plan.pages // 3)
         with crawl.server.client() as client:
             client.config_set("maxmemory", 1)
@@ -233,7 +265,7 @@ def _in_trouble(plan: Plan) -> Part:
         full = _outcome(crawl, plan.pages)
     with ExitStack() as stack:
         crawl = SharedCrawl(stack, lambda url: {**OURS.settings(url), **AUTO_THROTTLE}, plan.pages)
-        crawl.start_two()
+        crawl.start_nodes()
         throttled = _outcome(crawl, plan.pages)
     rows: list[Sequence[Cell]] = [(figure, value, None) for figure, value in far_away.items()]
     goals = []

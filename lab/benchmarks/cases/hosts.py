@@ -19,7 +19,7 @@ from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.test import get_crawler
 
 from lab.benchmarks.harness.crawls import crawling, with_add_on
-from lab.benchmarks.harness.figures import in_turn, median_ratio
+from lab.benchmarks.harness.figures import in_turn, median_ratio, ratios_text
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.site import site
 from semaphore_middleware.model.limits import Limit, parse_limits
@@ -50,13 +50,12 @@ def measure(quick: bool) -> Report:
         ("processor time a page, ms", median(ours_ms), median(theirs_ms)),
         *((f"a pop with {hosts:,} hosts queued, ms", our, their) for hosts, our, their in pops),
     ]
-    ratios = sorted(own / other for own, other in zip(ours, theirs, strict=True))
     goals = [
         Goal("pages a second, add-on / plain Scrapy", ratio, at_least=0.95),
         *(Goal(f"pop, {hosts:,} hosts", our, at_most=MOST_POP_MS) for hosts, our, _ in pops),
     ]
     how = (
-        f"{rounds} rounds in turn, medians; ratios {ratios[0]:.3f} to {ratios[-1]:.3f}. {HOSTS} "
+        f"{rounds} rounds in turn, medians; ratios {ratios_text(ours, theirs)}. {HOSTS} "
         f"hosts, pages of {MS} ms, CONCURRENT_REQUESTS {PLACES}, {LIMIT} a host."
     )
     return Report("hosts: many hosts whose limits are not met", COLUMNS, rows, goals, [how])

@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred, succeed
 from lab.benchmarks.harness.site import Visit, site
 from tests.support.servers import RedisServer
 
-AHEAD = 64  # requests of a site, on their way or in the scheduler; each page yields one more
+AHEAD = 64  # requests of a site that `start` yields; each page yields one more
 RECORD = "BENCHMARK_RECORD"  # a setting: the file; nodes of a crawl have the same arguments
 BRANCHES = 8  # links down the tree that makes every page reachable
 START_URLS, ONE_PAGE = "start URLs", "links on a page"  # where else a spider may find its pages
@@ -60,7 +60,10 @@ def start_spider(
 
 @contextmanager
 def crawling(
-    settings: Mapping[str, Any], sites: Sequence[tuple[str, int]], warm_up: int = 0
+    settings: Mapping[str, Any],
+    sites: Sequence[tuple[str, int]],
+    warm_up: int = 0,
+    ahead: int = AHEAD,
 ) -> Iterator[Callable[[], float]]:
     """Crawl so many pages of each site; killed at the end of the `with` if it still runs.
 
@@ -77,7 +80,7 @@ def crawling(
 
     with (
         tempfile.TemporaryFile() as log,
-        start_spider("pages", settings, log, sites=sites, warm_up=warm_up) as process,
+        start_spider("pages", settings, log, sites=sites, warm_up=warm_up, ahead=ahead) as process,
     ):
         try:
             yield wait
@@ -85,8 +88,13 @@ def crawling(
             process.kill()
 
 
-def crawl(settings: Mapping[str, Any], sites: Sequence[tuple[str, int]], warm_up: int = 0) -> float:
-    with crawling(settings, sites, warm_up) as wait:
+def crawl(
+    settings: Mapping[str, Any],
+    sites: Sequence[tuple[str, int]],
+    warm_up: int = 0,
+    ahead: int = AHEAD,
+) -> float:
+    with crawling(settings, sites, warm_up, ahead) as wait:
         return wait()
 
 
@@ -118,8 +126,11 @@ class Pages(Spider):
 
     name = "pages"
 
-    def __init__(self, sites: list[tuple[str, int]], warm_up: int, **kwargs: Any) -> None:
+    def __init__(
+        self, sites: list[tuple[str, int]], warm_up: int, ahead: int, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self._ahead = ahead
         self._sites = sites  # addresses to which a number is added, and how many of them
         self._warm_up = warm_up
         self._pages = 0
@@ -128,7 +139,7 @@ class Pages(Spider):
     async def start(self) -> AsyncIterator[Any]:
         for address, pages in self._sites:
             more = iter([f"{address}{number}" for number in range(pages)])
-            for url in islice(more, AHEAD):
+            for url in islice(more, self._ahead):
                 yield Request(url, cb_kwargs={"more": more})
 
     def parse(self, response: Response, more: Iterator[str]) -> Any:  # noqa: ARG002
@@ -155,10 +166,13 @@ class Linked(Spider):
 
     name = "linked"
 
-    def __init__(self, address: str, pages: int, found: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, address: str, pages: int, found: str = "", hosts: int = 1, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self._address = address  # with a place for the page's number
+        self._address = address  # with places for the page's number, and its host's
         self._pages = pages
+        self._hosts = hosts
         self._found = found  # where all are, if not along the links
 
     async def start(self) -> AsyncIterator[Request]:
@@ -182,7 +196,7 @@ class Linked(Spider):
         return (*down, (7 * page + 3) % self._pages, max(page - 1, 0), 0)
 
     def _request(self, page: int) -> Request:
-        return Request(self._address.format(page))
+        return Request(self._address.format(page=page, host=page % self._hosts))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,12 @@ def median_ratio(ours: Sequence[float], yardstick: Sequence[float]) -> float:
     return median(own / other for own, other in zip(ours, yardstick, strict=True))
 
 
+def ratios_text(ours: Sequence[float], yardstick: Sequence[float]) -> str:
+    """The least and the greatest of the ratios in each round."""
+    ratios = [own / other for own, other in zip(ours, yardstick, strict=True)]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that so large a share of all does not exceed."""
     ordered = sorted(values)

@@ -35,17 +35,21 @@ class SharedCrawl:
         settings: Settings,
         pages: int,
         round_trip_s: float = 0.0,
+        *,
         found: str = "",
+        hosts: int = 1,
+        page_ms: int = PAGE_MS,
     ) -> None:
         self.server = stack.enter_context(RedisServer())
         url = self.server.url
         if round_trip_s:
             url = stack.enter_context(_far_away(self.server.path, round_trip_s))
         self._settings = settings(url)
-        self._of_spider = {"pages": pages, "found": found}
+        self._of_spider = {"pages": pages, "found": found, "hosts": hosts}
         self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # Each page is a visitor of its own, so that its address has its number.
-        self._address = stack.enter_context(site()).pages(PAGE_MS, "{0}") + "{0}"
+        of_site = stack.enter_context(site())
+        self._address = of_site.pages(page_ms, "{page}", "{host}.test") + "{page}"
         self._nodes: list[subprocess.Popen[bytes]] = []
         stack.callback(self.stop)
 
@@ -57,13 +61,14 @@ class SharedCrawl:
         self._nodes.append(node)
         return node
 
-    def start_two(self) -> subprocess.Popen[bytes]:
-        """Two nodes that have both begun to work; the second of them."""
+    def start_nodes(self, nodes: int = 2) -> subprocess.Popen[bytes]:
+        """So many nodes that have all begun to work; the last of them."""
         self.start_node()
         self.wait_for(PAGES_BEFORE)
-        second = self.start_node()
-        self.wait_until(lambda: sum(path.stat().st_size > 0 for path in self._records()) == 2)
-        return second
+        for _ in range(nodes - 1):
+            last = self.start_node()
+        self.wait_until(lambda: sum(path.stat().st_size > 0 for path in self._records()) == nodes)
+        return last
 
     def had(self) -> list[tuple[float, int]]:
         """When a callback has had which page; one that several nodes have had, several times."""
