@@ -247,7 +247,7 @@ EVICT = Verb(
     _add_evict,
     "Give back at once what a dead node holds, and drop its waiting requests; by itself that "
     "happens when its leases are over. If the node is alive after all, it loses its permits at its "
-    "next renewal, ends their requests, and asks anew; until then a site may see more requests "
+    "next renewal, ends their requests, and asks again; until then a site may see more requests "
     "than its limit.",
 )
 
