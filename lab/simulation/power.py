@@ -38,8 +38,6 @@ class Rule:
     instead: str = ""
     seed: int = 0
     """One that sees when it is not kept; 0: none is known."""
-    is_slow: bool = False
-    """That seed takes seconds."""
 
     @property
     def is_of_annex(self) -> bool:

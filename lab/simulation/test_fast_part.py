@@ -107,6 +107,7 @@ def test_many_drawn_states_are_served_alike(seed: int) -> None:
     assert [number for number, notes in compared(seed, STATES) if notes] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says", MISTAKES)
 def test_a_mistake_in_the_fast_part_is_seen(says: str) -> None:
     mistake = Rule("shared/serve_plain.lua", says, MISTAKES[says])

@@ -31,14 +31,8 @@ def test_a_seed_gives_the_same_run_to_the_last_digit(world: str, seed: int) -> N
     assert one.calls == other.calls > 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if rule.is_slow else [])
-        for name, rule in RULES.items()
-        if rule.seed
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.seed])
 def test_a_rule_that_is_switched_off_is_seen(name: str) -> None:
     """If plans have changed: `python -m lab.simulation.power --only` and a part of the name."""
     assert convicts(RULES[name].seed, RULES[name])
