@@ -114,7 +114,7 @@ def _crawl(metered: Metered, nodes: int, pages: int, settings: dict[str, Any]) -
                 "linked",
                 settings,
                 log,
-                address=of_site.pages(metered.manner, f"node-{number}", HOST) + "{}",
+                address=of_site.pages(metered.manner, f"node-{number}", HOST) + "{page}",
                 pages=pages // nodes,
                 found=START_URLS,
             )
