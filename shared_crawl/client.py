@@ -7,7 +7,6 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -489,9 +488,10 @@ class CrawlClient:
     async def leave(
         self, finished: Sequence[TakenRequest] = (), stats: Mapping[str, int] = NO_STATS
     ) -> None:
-        """Leave the crawl. The node's unfinished requests go back to the queues."""
-        with suppress(RunOverError):
-            await self._call("leave", *_pairs(stats), *_fields(finished))
+        """Leave the crawl, also if the reply to the call that joined it was lost. The node's
+        unfinished requests go back to the queues.
+        """
+        await self._call("leave", *_pairs(stats), *_fields(finished))
 
     # What operators do; no run need have been joined --------------------------------------------
 

@@ -66,6 +66,7 @@ class CrawlSession:
             "new requests of other nodes are learned of within 5 s",
         )
         self._identity: dict[str, str] = {}
+        self._may_be_joined = False  # a call was made that may have done it
         self._joined_at = 0.0
         self._life = ""  # of the server, at the last look at it
         self._look_at = 0.0  # the next one
@@ -99,6 +100,7 @@ class CrawlSession:
 
         async def join() -> Joined:
             await self._client.check_rights()
+            self._may_be_joined = True
             return await self._client.join(identity, settings.run == "new")
 
         joining = link.insist(join, (ServerRefusedError,))
@@ -151,6 +153,7 @@ class CrawlSession:
             await asyncio.wait({self._task}, timeout=CALL_TIMEOUT_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._may_be_joined:
             try:
                 async with asyncio.timeout(LONGEST_STOP_S - CALL_TIMEOUT_S):
                     await self._client.link.insist(self._leave, (ServerRefusedError,))
@@ -164,8 +167,9 @@ class CrawlSession:
         await self._client.link.close()
 
     async def _leave(self) -> None:
-        with suppress(RunOverError):
-            await self._send_rest()
+        if self._task is not None:
+            with suppress(RunOverError):
+                await self._send_rest()
         # If the server refuses new requests, those that led to them are not finished: another node
         # does them.
         finished = [] if self._state.outbox else self._state.finished()

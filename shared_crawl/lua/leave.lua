@@ -1,19 +1,21 @@
--- Leaves the crawl. The node's unfinished requests go back to the queues.
+-- Leaves the crawl. The node's unfinished requests go back to the queues. So it does if the reply to the call
+-- that joined this run was lost: then it works, and does not know the run.
 -- KEYS: see shared/common.lua.
 -- ARGV: the node's numbers, see `write_stats`, even if the run is over; the finished requests, see
--- `finish_all`.
+-- `finish_all`; both of the run that it knows.
 -- Reply: nothing.
 
 @include(shared/common)
 
-if run_id == joined_run then
+local is_known = run_id == joined_run
+if is_known then
   write_stats()
   if ended then redis.call('PEXPIRE', stats, END_KEPT_MS) end
 end
+if ended or not (is_known or redis.call('ZSCORE', working, node)) then return {} end
 
-@include(shared/joined)
-
-finish_all()
+write_clock()
+if is_known then finish_all() end
 stop_working(node, put_back)
 redis.call('ZREM', nodes, node)
 redis.call('ZREM', hungry, node)

@@ -852,6 +852,22 @@ async def test_a_node_leaves_even_if_the_server_does_not_reply(
     assert "Cannot leave the crawl" in caplog.text
 
 
+async def test_a_node_that_closes_before_it_hears_that_it_has_joined_leaves(
+    client: Redis, monkeypatch: Patch
+) -> None:
+    join = CrawlClient.join
+
+    async def join_unheard(node: CrawlClient, *arguments: Any) -> None:
+        await join(node, *arguments)
+        node.run = b""
+        raise CloseSpider("shutdown")
+
+    monkeypatch.setattr(CrawlClient, "join", join_unheard)
+    async with joined(client) as node:
+        assert node.lease_end
+    assert not client.exists(node.key("working"), node.key("nodes"))
+
+
 async def test_a_node_without_work_leaves_at_once(client: Redis, monkeypatch: Patch) -> None:
     monkeypatch.setattr(session, "CALL_TIMEOUT_S", ENDLESS_S)
     monkeypatch.setattr(session, "LONGEST_STOP_S", 2 * ENDLESS_S)

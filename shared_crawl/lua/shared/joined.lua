@@ -1,5 +1,4 @@
--- Included by `sync`, `idle`, `leave` and `take_starts`, after common.lua: they need a run joined by the
--- node.
+-- Included by `sync`, `idle` and `take_starts`, after common.lua: they need a run joined by the node.
 -- Reply: if that run is over, "over", and "lost", or "undone" or "ended" with what is `missing`; then nothing
 -- is changed.
 
