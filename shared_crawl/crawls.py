@@ -88,9 +88,9 @@ class Crawls:
         found: Counter[Queued] = Counter()
         async with self.open_crawl(name) as crawl:
             begins = not (await crawl.counts()).exists
-            joined = await crawl.join(new_run=self._settings.run == "new")
-            in_common = joined.identity
-            try:
+            try:  # the reply to the call that joins may be lost
+                joined = await crawl.join(new_run=self._settings.run == "new")
+                in_common = joined.identity
                 serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
                 encoder = StartEncoder(settings, in_common.get("spider", name), serializer)
                 while some := list(itertools.islice(written, ADDED_PER_CALL)):
