@@ -89,6 +89,12 @@ class Semaphore(FairSemaphore):
     def _server(self, url: str) -> Location:
         return connected_by(self._wires, super()._server(url))
 
+    @property
+    def admin(self) -> Admin:
+        admin = super().admin
+        connected_by(self._wires, admin._link.server)
+        return admin
+
 
 def connected_by(wires: Callable[..., Any], location: Location) -> Location:
     """Let it open these connections."""

@@ -238,7 +238,8 @@ def _pack(format: bytes, *values: Any) -> bytes:
 
 @cache
 def _layout(format: bytes) -> struct.Struct:
-    return struct.Struct(format.decode().replace("I4", "I"))  # Lua names the length
+    codes = format.decode().replace("I4", "I")  # Lua names the length
+    return struct.Struct(">" + codes.replace(">", ""))  # and may give the order again
 
 
 def _decode(text: bytes) -> Any:

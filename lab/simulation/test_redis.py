@@ -48,7 +48,7 @@ LIBRARIES = (
     "texts(kept(0, -1, 2 ^ 40, -2 ^ 53, 0.1, 1e300, -math.huge, true, false, '', 'a\\0b'))",
     "texts(kept({ { name = 'one', 2, 0.5 }, {}, { name = 'two' } }))",
     "texts(kept({ name = 'at' }))",
-    "struct.pack('>ddd', 1, -0.1, math.huge)",
+    "struct.pack('>dd>d', 1, -0.1, math.huge)",
     "texts(struct.unpack('>dI4', struct.pack('>dI4', -2.5, 4294967295)))",
     "texts(struct.unpack('>I4', struct.pack('>I4I4', 1, 2), 5))",
     "struct.unpack('>dd', 'too short')",

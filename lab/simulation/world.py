@@ -10,7 +10,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Never
 
 BEGIN_S = 1000.0
 TIMER_LATE_S = 1e-9  # so that no timer comes too early for rounding
@@ -168,6 +168,12 @@ class _Loop(asyncio.BaseEventLoop):
 
     def select(self, _timeout: float | None = None) -> Sequence[Any]:
         return ()
+
+    def run_in_executor(self, *_: object) -> Never:
+        """What a thread does, such as to resolve a name, takes real time."""
+        error = RuntimeError("no thread is simulated")
+        self.call_exception_handler({"message": "A thread was begun:", "exception": error})
+        raise error
 
     def close(self) -> None:
         self._closed = True
