@@ -122,7 +122,9 @@ def _crawl(metered: Metered, nodes: int, pages: int, settings: dict[str, Any]) -
         ]
         for process in processes:
             stack.callback(process.kill)
-            process.wait(TIMEOUT_S)
+            if process.wait(TIMEOUT_S):
+                log.seek(0)
+                raise RuntimeError(f"a crawl failed: {log.read().decode(errors='replace')}")
         visits: list[Visit] = sorted(of_site.visits(), key=lambda visit: visit.begin)
     begin = visits[0].begin
     return Crawled([(visit.begin - begin, visit.status == 200) for visit in visits])

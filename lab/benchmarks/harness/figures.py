@@ -22,13 +22,17 @@ def in_turn(rounds: int, variants: Sequence[Variant]) -> Iterator[Variant]:
 
 def median_ratio(ours: Sequence[float], yardstick: Sequence[float]) -> float:
     """Of the ratios in each round, and so of what ran within seconds of each other."""
-    return median(own / other for own, other in zip(ours, yardstick, strict=True))
+    return median(_ratios(ours, yardstick))
 
 
 def ratios_text(ours: Sequence[float], yardstick: Sequence[float]) -> str:
     """The least and the greatest of the ratios in each round."""
-    ratios = [own / other for own, other in zip(ours, yardstick, strict=True)]
+    ratios = _ratios(ours, yardstick)
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def _ratios(ours: Sequence[float], yardstick: Sequence[float]) -> list[float]:
+    return [own / other for own, other in zip(ours, yardstick, strict=True)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -63,7 +63,7 @@ class SharedCrawl:
 
     def start_nodes(self, nodes: int = 2) -> subprocess.Popen[bytes]:
         """So many nodes that have all begun to work; the last of them."""
-        self.start_node()
+        last = self.start_node()
         self.wait_for(PAGES_BEFORE)
         for _ in range(nodes - 1):
             last = self.start_node()
