@@ -189,6 +189,14 @@ def value_of(name: str, settings: BaseSettings) -> Any:
     return SETTINGS[name].read(settings)
 
 
+def is_true(name: str, settings: BaseSettings) -> bool:
+    """Whether a setting of Scrapy's is true. Raises `SettingsError`."""
+    try:
+        return settings.getbool(name)
+    except (TypeError, ValueError):
+        raise not_allowed(settings.get(name), name, "True or False") from None
+
+
 def _longest_turn(settings: BaseSettings) -> float:
     return round(TURN * float(value_of("SEMAPHORE_LEASE", settings)), 6)
 
@@ -206,7 +214,7 @@ def _backoff_bounds(settings: BaseSettings) -> Mapping[str, Any]:
 LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
 SPIDER = Derived("the spider's name", lambda _: "")
 SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
-ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOTSTXT_OBEY"))
+ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", partial(is_true, "ROBOTSTXT_OBEY"))
 SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
 MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
 

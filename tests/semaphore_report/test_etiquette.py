@@ -124,6 +124,14 @@ async def test_a_terminal_of_any_width_will_do() -> None:
     assert len(ran.lines) > 22
 
 
+@pytest.mark.parametrize("name", ["ROBOTSTXT_OBEY", "HTTPCACHE_ENABLED", "SEMAPHORE_ENABLED"])
+async def test_a_setting_that_is_neither_true_nor_false_is_named(name: str) -> None:
+    ran = await semaphore(None, "etiquette", "-s", f"{name}=maybe")
+    assert (ran.status, ran.out) == (2, "")
+    assert f"{name} = 'maybe'" in ran.err
+    assert "True or False" in ran.err
+
+
 async def test_without_a_server_the_settings_count() -> None:
     found = await practices("unix:///nowhere/s", GOOD)
     state, how = found["Overload no site"]
