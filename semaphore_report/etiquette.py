@@ -25,10 +25,16 @@ from scrapy import Request
 
 from semaphore_middleware import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.commands.formatting import count
-from semaphore_middleware.commands.verbs import CommandError, Status, Verb, do_with_admin, node_of
+from semaphore_middleware.commands.verbs import (
+    CommandError,
+    Status,
+    Verb,
+    do_with_admin,
+    node_of,
+    setting_of,
+)
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_limit
-from semaphore_middleware.scrapy.settings import is_true, value_of
 from semaphore_report.history import History
 from semaphore_report.reader import read_latest
 
@@ -64,7 +70,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     project = Project(settings, options.address)
     kept = project.practices()
     if options.page:
-        obeys = is_true("ROBOTSTXT_OBEY", settings)
+        obeys = setting_of(settings, "ROBOTSTXT_OBEY")
         needed = (options.address, options.use, options.contact, obeys)
         if not all(needed):
             text = "--page needs --address, --use, --contact, and ROBOTSTXT_OBEY = True"
@@ -103,7 +109,7 @@ class Project:
         limits = node_of(settings, "")[1](Request("http://site.example/"))
         self.limit = next(iter(limits.values()), Limit(LIMITLESS))
         has_addon = not {ADDON, PUBLIC_ADDON}.isdisjoint(_paths(settings, "ADDONS"))
-        self.is_shared = has_addon and value_of("SEMAPHORE_ENABLED", settings)
+        self.is_shared = has_addon and setting_of(settings, "SEMAPHORE_ENABLED")
         self.history: list[History] = []
         self.no_history = "the history has too few requests"
         try:
@@ -113,7 +119,7 @@ class Project:
 
     def practices(self) -> Kept:
         """The practices, in the draft's order."""
-        obeys = is_true("ROBOTSTXT_OBEY", self.settings)
+        obeys = setting_of(self.settings, "ROBOTSTXT_OBEY")
         agent = f"USER_AGENT is {self.agent!r}"
         named = f"{agent}; name a page, as 'mybot/1.0 (+https://example.com/mybot.html)'"
         file = f"{ADDRESSES}, which --page writes from each --address"
@@ -153,7 +159,7 @@ class Project:
     def _refusals(self) -> tuple[str, str]:
         if not self.is_shared:
             return NOT_MET, f"add {ADDON} to ADDONS"
-        codes = value_of("SEMAPHORE_BACKOFF_CODES", self.settings)
+        codes = setting_of(self.settings, "SEMAPHORE_BACKOFF_CODES")
         if missing := sorted({429, 503} - codes):
             return NOT_MET, f"add {' and '.join(map(str, missing))} to SEMAPHORE_BACKOFF_CODES"
         return MET, "429, 503 and Retry-After make all nodes pause"
@@ -174,7 +180,7 @@ class Project:
         return MET, text
 
     def _response_times(self) -> tuple[str, str]:
-        limits = value_of("SEMAPHORE_LIMITS", self.settings)
+        limits = setting_of(self.settings, "SEMAPHORE_LIMITS")
         parsed = [(name, parse_limit(value, name, self.limit)) for name, value in limits.items()]
         if adaptive := [name for name, limit in parsed if limit and limit.adaptive]:
             return MET, f"SEMAPHORE_LIMITS has adaptive limits: {', '.join(adaptive)}"
@@ -202,7 +208,7 @@ class Project:
 
     def _caching(self) -> tuple[str, str]:
         policy = str(self.settings["HTTPCACHE_POLICY"])
-        if is_true("HTTPCACHE_ENABLED", self.settings) and "DummyPolicy" not in policy:
+        if setting_of(self.settings, "HTTPCACHE_ENABLED") and "DummyPolicy" not in policy:
             return MET if "RFC2616Policy" in policy else UNKNOWN, f"HTTPCACHE_POLICY is {policy}"
         wanted = "'scrapy.extensions.httpcache.RFC2616Policy'"
         return NOT_MET, f"set HTTPCACHE_ENABLED = True and HTTPCACHE_POLICY = {wanted}"

@@ -132,6 +132,16 @@ def node_of(
     return semaphore, lambda request: dict(finder.find_scopes(request).limits)
 
 
+def setting_of(settings: BaseSettings, name: str) -> Any:
+    """The checked value of one of our settings, or of one of Scrapy's that is true or false.
+
+    Raises `SettingsError`.
+    """
+    from semaphore_middleware.scrapy.settings import SETTINGS, is_true, value_of
+
+    return value_of(name, settings) if name in SETTINGS else is_true(name, settings)
+
+
 def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
     """Do some work with a new client. So no client is open while a question waits for an answer."""
 
