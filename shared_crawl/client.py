@@ -344,7 +344,9 @@ class CrawlClient:
         self.keys = CrawlKeys(settings.prefix, settings.name)
         server = settings.server(CALL_TIMEOUT_S, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
-        self.run = self.run_before = self._salt = b""  # none joined yet
+        self.run = self._salt = b""  # none joined yet
+        self.runs_before: set[bytes] = set()
+        """Those before the runs that were joined."""
         # A process that reuses a dead one's name is another node.
         self.node = f"{settings.node}:{chance.token(4)}"
         self.channel = self.keys.channels + encoded(self.node)
@@ -401,7 +403,9 @@ class CrawlClient:
                 await self.retry()
             return await self.join(identity, bool(is_other))
         self.run = run
-        unfinished, in_common, self.run_before, self._salt, was_stopped, *gone = rest
+        unfinished, in_common, run_before, self._salt, was_stopped, *gone = rest
+        if run_before:
+            self.runs_before.add(run_before)
         return Joined(unfinished, json.loads(in_common or b"{}"), bool(was_stopped), *gone)
 
     async def sync(

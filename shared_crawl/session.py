@@ -301,7 +301,7 @@ class CrawlSession:
             try:
                 await self._client.join(self._identity)
             except CrawlEndedError as error:
-                is_older = error.run and error.run == self._client.run_before
+                is_older = error.run in self._client.runs_before
                 if not is_older and error.ago < now - self._joined_at:
                     self._state.end_crawl()  # others have begun it anew, and done it all
                     return

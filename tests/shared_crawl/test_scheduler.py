@@ -326,6 +326,27 @@ async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it
         assert ("starts over" in caplog.text) == begins
 
 
+async def test_the_run_before_is_known_though_its_id_was_lost(client: Redis) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/")
+        await node.idles()
+        run = node.key("run")
+    before: Any = {**client.hgetall(run), "ended": round(1000 * (time.time() + 3600))}
+    async with joined(client, CRAWL_RUN="new") as node:
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/again")
+
+        node.engine.start_again = start
+        client.delete(run)
+        node.enqueue("http://a/link")
+        await node.has_unfinished(2)
+        client.flushall()
+        client.hset(run, mapping=before)
+        node.enqueue("http://a/another")
+        await node.has_unfinished(2)
+
+
 async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         goes_on = asyncio.Event()
