@@ -102,6 +102,15 @@ class Demand:
 NO_DEMAND = Demand()
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The places of a node's requests that are not known to be finished on the server."""
+
+    ready: Sequence[bytes]
+    """Not started yet."""
+    started: Sequence[bytes]
+
+
 class Queued(Enum):
     """Whether a new request was queued."""
 
@@ -344,9 +353,7 @@ class CrawlClient:
         self.keys = CrawlKeys(settings.prefix, settings.name)
         server = settings.server(CALL_TIMEOUT_S, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
-        self.run = self._salt = b""  # none joined yet
-        self.runs_before: set[bytes] = set()
-        """Those before the runs that were joined."""
+        self.run = self.run_before = self._salt = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{settings.node}:{chance.token(4)}"
         self.channel = self.keys.channels + encoded(self.node)
@@ -404,8 +411,7 @@ class CrawlClient:
             return await self.join(identity, bool(is_other))
         self.run = run
         unfinished, in_common, run_before, self._salt, was_stopped, *gone = rest
-        if run_before:
-            self.runs_before.add(run_before)
+        self.run_before = run_before or self.run_before  # its id is lost with the run
         return Joined(unfinished, json.loads(in_common or b"{}"), bool(was_stopped), *gone)
 
     async def sync(
@@ -417,9 +423,13 @@ class CrawlClient:
         unreadable: Sequence[bytes] = (),
         stats: Mapping[str, int] = NO_STATS,
         stopping: bool = False,
+        held: Held | None = None,
     ) -> SyncReply:
         """Queue new requests, forget finished ones, give back unreadable ones (by place), store the
         node's numbers, take other requests: in this order.
+
+        After a call whose reply was lost, the next one names what is `held`: the server gives back
+        what the node does not know of.
 
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
         or if something is taken. A node that is `stopping` takes nothing; what it holds when it is
@@ -434,6 +444,7 @@ class CrawlClient:
             *_fields(finished),
             len(unreadable),
             *unreadable,
+            *_held_fields(held),
             *_pairs(stats),
             demand.requests,
             demand.per_site,
@@ -621,6 +632,13 @@ def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:
     site can find URLs with equal bytes.
     """
     return hashlib.blake2b(fingerprint, digest_size=8, key=salt).digest()
+
+
+def _held_fields(held: Held | None) -> tuple[Any, ...]:
+    if held is None:
+        return (-1,)
+    places = (*held.ready, *held.started)
+    return (len(places), len(held.ready), *places)
 
 
 def _fields(finished: Sequence[TakenRequest]) -> Iterable[Any]:

@@ -30,6 +30,7 @@ from semaphore_middleware.model.lease import RENEWAL
 from shared_crawl.client import (
     AtWork,
     Demand,
+    Held,
     IdleReply,
     Missing,
     NewRequest,
@@ -72,6 +73,7 @@ class SyncCall:
     unreadable: Sequence[bytes]
     stats: Mapping[str, int]
     stopping: bool = False
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class NodeState:
         self.has_work = asyncio.Event()
         """Set when there may be a next call."""
         self._working = False  # the node has a lease
+        self._was_heard = True  # the reply to the last call with a demand
         self._renewal_at = 0.0
         self._check_at = math.inf  # a waiting node then asks the server again
         self._unreadable: list[bytes] = []  # places of requests to be given back
@@ -245,17 +248,20 @@ class NodeState:
 
     def _sync_call(self, now: float, finished: list[TakenRequest]) -> SyncCall | None:
         new = self.outbox.next_batch(self._request_limit)
+        held = None if self._was_heard else self.prefetch.held()
         if len(new) < len(self.outbox):
             finished = []  # their requests may be among those that are left
         demand = self.prefetch.demand(self._request_limit, finished)
         is_due = now >= self._renewal_at
-        if not (new or finished or self._unreadable or demand.requests or is_due):
+        if not (new or finished or self._unreadable or held or demand.requests or is_due):
             return None
+        self._was_heard = self._was_heard and not demand.requests
         self.prefetch.on_call()
         stats = self.sums.due(now)
         unreadable = tuple(self._unreadable)
         stopping = self.prefetch.is_closing
-        return SyncCall(now, new, finished, demand, self._working, unreadable, stats, stopping)
+        works = self._working
+        return SyncCall(now, new, finished, demand, works, unreadable, stats, stopping, held)
 
     # Replies ------------------------------------------------------------------------------------
 
@@ -287,6 +293,7 @@ class NodeState:
 
     def _on_synced(self, call: SyncCall, reply: SyncReply) -> None:
         had_suspect = self.prefetch.has_suspect
+        self._was_heard = True
         self._request_limit = min(MAX_NEW_REQUESTS, self._request_limit + 1)
         del self._unreadable[: len(call.unreadable)]
         self.sums.on_sent(call.made_at, call.stats)
@@ -358,6 +365,7 @@ class NodeState:
 
     def _on_idle_reply(self, call: IdleCall, reply: IdleReply, now: float) -> None:
         self._idle = Idle.NO
+        self._was_heard = True
         self.prefetch.forget(call.finished)
         self._log_set_aside(reply.set_aside)
         self._log_gone(QUEUED_AGAIN, reply.queued_again)
@@ -437,6 +445,7 @@ class NodeState:
 
     def on_promoted_server(self) -> None:
         """Another server has taken over, and may lack the last calls."""
+        self._was_heard = False
         self.outbox.send_again()
         self.sums.send_again()
         self.has_work.set()

@@ -25,6 +25,7 @@ from semaphore_middleware.scrapy.engine import (
 from shared_crawl.client import (
     NO_DEMAND,
     Demand,
+    Held,
     Outcome,
     TakenRequest,
 )
@@ -172,6 +173,11 @@ class Prefetch:
         self._started = {
             request: taken for request, taken in self._started.items() if id(taken) not in over
         }
+
+    def held(self) -> Held:
+        """All requests, by place."""
+        ready, started = self._ready.values(), self._started.values()
+        return Held([taken.place for taken in ready], [taken.place for taken in started])
 
     @property
     def has_suspect(self) -> bool:

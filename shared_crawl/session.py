@@ -33,6 +33,7 @@ from shared_crawl.node_state import Claims, CrawlCall, IdleCall, NodeState, Star
 logger = logging.getLogger(__name__)
 
 LONGEST_STOP_S = 3 * CALL_TIMEOUT_S
+LEAVE_UNHEARD_S = 0.5  # at most, of a crawl that this node may have joined
 STARTS_PER_CALL = 100  # taken from the users' key
 
 
@@ -154,13 +155,18 @@ class CrawlSession:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._may_be_joined:
+            has_joined = self._task is not None
+            longest = LONGEST_STOP_S - CALL_TIMEOUT_S if has_joined else LEAVE_UNHEARD_S
             try:
-                async with asyncio.timeout(LONGEST_STOP_S - CALL_TIMEOUT_S):
+                async with asyncio.timeout(longest):
                     await self._client.link.insist(self._leave, (ServerRefusedError,))
             except (ServerRefusedError, TimeoutError) as error:
                 logger.warning(
                     "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
-                    "when its lease expires",
+                    "when its lease expires"
+                    if has_joined
+                    else "Cannot leave the crawl (%s), which this node may have joined: other "
+                    "nodes may wait for it for %g s, until its lease expires",
                     str(error) or "no reply",
                     self._client.settings.lease,
                 )
@@ -249,6 +255,7 @@ class CrawlSession:
                 call.unreadable,
                 call.stats,
                 call.stopping,
+                call.held,
             )
         except CallTimeoutError:
             self._state.on_timeout(call)
@@ -301,7 +308,7 @@ class CrawlSession:
             try:
                 await self._client.join(self._identity)
             except CrawlEndedError as error:
-                is_older = error.run in self._client.runs_before
+                is_older = error.run and error.run == self._client.run_before
                 if not is_older and error.ago < now - self._joined_at:
                     self._state.end_crawl()  # others have begun it anew, and done it all
                     return

@@ -111,12 +111,12 @@ class SyncSemaphore:
 
     def _acquire(self, scope: str, limit: Limit, timeout: float | None) -> Permit:
         granted: Future[Permit] = Future()
-        with self._lock:  # what is asked for before `close` is answered
-            if self._is_closed:
-                raise ClosedError("the semaphore is closed")
-            loop = self._loop or self._start()
-            asyncio.run_coroutine_threadsafe(self._grant(granted, scope, limit, timeout), loop)
         try:
+            with self._lock:  # what is asked for before `close` is answered
+                if self._is_closed:
+                    raise ClosedError("the semaphore is closed")
+                loop = self._loop or self._start()
+                asyncio.run_coroutine_threadsafe(self._grant(granted, scope, limit, timeout), loop)
             return granted.result()
         except BaseException:
             # After Ctrl-C nobody waits for it any more, or takes it.

@@ -33,9 +33,10 @@ class Index:
             listed = set(await search())
             await self._add(connection, listed, 1000 * time.time() + INDEX_KEPT_MS)
             await self._add(connection, [COMPLETE], math.inf)
-            await connection.call([("PEXPIRE", self._key, INDEX_KEPT_MS)])
         return listed - {BEGUN, COMPLETE}
 
     async def _add(self, connection: Connection, names: Iterable[bytes], until: float) -> None:
         for some in batches(list(names), NAMES_PER_CALL):
-            await connection.call([("ZADD", self._key, *chain(*((until, name) for name in some)))])
+            added = chain(*((until, name) for name in some))
+            expires = ("PEXPIRE", self._key, INDEX_KEPT_MS)  # each time: this may be interrupted
+            await connection.call([("ZADD", self._key, *added), expires])

@@ -5,13 +5,13 @@
 -- and takes no more: see `stop_dead_nodes`; number of new
 -- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
 -- none; without a place the claim is set aside); the finished requests, see `finish_all`; number of
--- unreadable requests, and their places; the node's numbers, see `write_stats`; most requests to take; most
--- of these of one site; 1 if one may be a suspect; 1 if it may be a request to be done alone; the sites to
--- skip.
+-- unreadable requests, and their places; what the node has, see `compare`; the node's numbers, see
+-- `write_stats`; most requests to take; most of these of one site; 1 if one may be a suspect; 1 if it may be
+-- a request to be done alone; the sites to skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
 -- pages; place, data and number of failed tries of each request taken; 1 if the node works and had lost its
--- lease, so that its requests went back to the queues; the data of each request set aside now; how many
--- requests were to be taken, and are lost: what was stored of them is gone.
+-- lease, so that its requests went back to the queues, or has not heard of that; the data of each request set
+-- aside now; how many requests were to be taken, and are lost: what was stored of them is gone.
 
 @include(shared/common)
 @include(shared/joined)
@@ -47,6 +47,23 @@ local function next_sites(most, skip, skipped)
     if not skip[name_of(site)] and #found < most then table.insert(found, site) end
   end
   return found
+end
+
+-- Arguments: -1, or if the reply to an earlier call was lost, the number of requests that the node has; how
+-- many of them it has not started; their places, these first. It does not know of others: they go back. True
+-- if others have those that it has not started: its lease had ended, and it has not heard so.
+local function compare()
+  local count = next_number()
+  if count < 0 then return false end
+  local ready, had = next_number(), {}
+  for i = 1, count do
+    had[next_argument()] = i
+  end
+  give_taken_back(node, put_back, had)
+  for _, i in pairs(had) do
+    if i <= ready then return true end
+  end
+  return false
 end
 
 local lost = 0
@@ -116,7 +133,9 @@ for _ = 1, next_number() do
   end
 end
 
+local has_lost_some = compare()
 local lease_expired = works and renew_lease() or 0
+if has_lost_some then lease_expired = 1 end
 write_stats()
 local taken_now = {}
 local most = next_number()

@@ -29,7 +29,7 @@ from semaphore_middleware.scrapy.engine import (
     SpiderClosingError,
 )
 from shared_crawl import node_state, outbox, scheduler, session, spider_start
-from shared_crawl.client import CrawlClient, Demand, Ending, NextStep
+from shared_crawl.client import CrawlClient, Demand, Ending, NextStep, SyncReply
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import ENDLESS_S, calls_of, eventually
 from tests.support.servers import RedisServer
@@ -143,6 +143,39 @@ async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch
         await eventually(lambda: calls)
         assert 0 < calls[0].demand.requests < 10
         assert len({(await node.start()).url for _ in range(9)}) == 9
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+async def test_what_an_unheard_reply_brought_goes_back_though_the_node_is_never_idle(
+    client: Redis, monkeypatch: Patch, has_expired: bool
+) -> None:
+    sync, unheard = CrawlClient.sync, asyncio.Event()
+
+    async def sync_unheard(self: CrawlClient, *arguments: Any, **named: Any) -> SyncReply:
+        reply = await sync(self, *arguments, **named)
+        if is_due(reply) and not unheard.is_set():
+            unheard.set()
+            raise CallTimeoutError
+        return reply
+
+    def is_due(reply: SyncReply) -> bool:
+        return reply.lease_expired if has_expired else bool(reply.taken)
+
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://slow/", *urls("a", 8))
+        await node.start()
+        other = node.other()
+        monkeypatch.setattr(CrawlClient, "sync", sync_unheard)
+        if has_expired:
+            client.zadd(node.key("working"), {node.scheduler.client.node: 1})
+            assert len(other.takes(Demand(9, 9))) > 0
+            assert node.state.prefetch.ready > 0
+            await eventually(lambda: unheard.is_set() and not node.state.prefetch.ready)
+        else:
+            other.fill(b=4)
+            node.state.check_again()
+            await unheard.wait()
+            await eventually(lambda: node.taken == len([*node.state.prefetch._taken()]))
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -887,6 +920,22 @@ async def test_a_node_that_closes_before_it_hears_that_it_has_joined_leaves(
     async with joined(client) as node:
         assert node.lease_end
     assert not client.exists(node.key("working"), node.key("nodes"))
+
+
+async def test_a_node_that_closes_before_it_has_joined_waits_for_no_server(
+    client: Redis, server: RedisServer, caplog: Logged, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(session, "LONGEST_STOP_S", ENDLESS_S)
+
+    async def join_in_vain(*_: Any) -> None:
+        server.freeze()
+        raise CloseSpider("shutdown")
+
+    monkeypatch.setattr(CrawlClient, "join", join_in_vain)
+    async with joined(client):
+        pass
+    server.thaw()
+    assert "which this node may have joined" in caplog.text
 
 
 async def test_a_node_without_work_leaves_at_once(client: Redis, monkeypatch: Patch) -> None:

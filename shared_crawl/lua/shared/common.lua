@@ -374,17 +374,28 @@ local function finish_all()
   end
 end
 
--- Ends a node's lease, and gives its unfinished requests back: calls `give_back` with each place, the number
--- of nodes that have failed with it, and whether it is the only one. In one step, so that a node with taken
--- requests always has a lease. True if it had one; and the number of requests.
-local function stop_working(name, give_back)
+-- Gives a node's unfinished requests back: calls `give_back` with each place, the number of nodes that have
+-- failed with it, and whether it is the only one. Those in `kept` stay, and are removed there. Returns the
+-- number of requests.
+local function give_taken_back(name, give_back, kept)
   local members = first_of(taken, name)
   for _, member in ipairs(members) do
     local place = string.sub(member, #name + 2, -6)
-    untake(name, place)
-    give_back(place, failures_of(member), #members == 1)
+    if kept[place] then
+      kept[place] = nil
+    else
+      untake(name, place)
+      give_back(place, failures_of(member), #members == 1)
+    end
   end
-  return redis.call('ZREM', working, name) == 1, #members
+  return #members
+end
+
+-- Ends a node's lease, and gives its unfinished requests back. In one step, so that a node with taken
+-- requests always has a lease. True if it had one; and the number of requests.
+local function stop_working(name, give_back)
+  local count = give_taken_back(name, give_back, {})
+  return redis.call('ZREM', working, name) == 1, count
 end
 
 -- A node that is stopping has left `nodes` before the end of its lease. No request is to blame if it is cut
