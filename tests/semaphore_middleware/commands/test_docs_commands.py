@@ -30,7 +30,7 @@ def examples() -> Iterator[tuple[list[str], str]]:
 
 async def crawl(server: RedisServer) -> None:
     """The nodes of the page. Their leases do not end while it is read."""
-    names = ("host-a-4711-5d0c2f…", "host-b-311-90be77…", "host-c-99-c3a04e…")
+    names = ("books-a-4711-5d0c2f…", "books-b-311-90be77…", "books-c-99-c3a04e…")
     a, b, c = nodes = [await OldCaller.join(server, name) for name in names]
     for node, permits in ((a, 2), (b, 2), (a, 2), (b, 2), (c, 1)):
         await node.take("www.example.org", permits, limit=4)
