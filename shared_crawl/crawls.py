@@ -11,6 +11,7 @@ from functools import partial
 
 from scrapy.settings import BaseSettings
 
+from semaphore_middleware import ServerUnreachableError
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.index import Index
@@ -104,7 +105,8 @@ class Crawls:
                     finally:
                         found.update((await crawl.sync(new, working=True)).queued)
             finally:
-                await crawl.leave()
+                with suppress(ServerUnreachableError):  # it leaves when its lease ends
+                    await crawl.leave()
         return found, begins
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:

@@ -6,10 +6,13 @@ import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pytest
 from redis import Redis
 
-from shared_crawl.client import NextStep, Outcome
+from semaphore_middleware import ServerUnreachableError
+from shared_crawl.client import CrawlClient, NextStep, Outcome
 from tests.crawler.conftest import Scrapy, serving
 from tests.semaphore_middleware.redis.test_refusals import meet_a_wall
 from tests.support.cli import Ran, semaphore
@@ -136,6 +139,17 @@ def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis
     (told,) = json.loads(ran(server, "status", "--json").out)
     assert (told["name"], told["state"], told["nodes"]) == ("books", "running", 2)
     assert told["stats"] == {"item_scraped_count": 1234}
+
+
+def test_what_was_added_is_said_though_the_server_goes_away(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leave_in_vain(*_: Any) -> None:
+        raise ServerUnreachableError
+
+    monkeypatch.setattr(CrawlClient, "leave", leave_in_vain)
+    said = "site: 1 request queued.\nThere was no crawl 'site': it begins with this.\n"
+    assert ran(server, "add", "site", "https://a.example/") == (0, said, "")
 
 
 def test_requests_are_added_from_wherever_they_are(
