@@ -242,9 +242,9 @@ class Metrics(Observer):
             )
         except OSError as error:
             logger.warning(
-                "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl continues "
-                "without metrics; give each crawl on a machine its own port, or 0 for any free "
-                "one.",
+                "SEMAPHORE_METRICS_PORT = %d, SEMAPHORE_METRICS_HOST = %r: cannot listen there "
+                "(%s). This node goes on without metrics; allowed are an address of this machine, "
+                "and a port for each node, or 0 for any free one.",
                 self._port,
                 self._host,
                 error.strerror or error,

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from html import escape
 from importlib import resources
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from shutil import get_terminal_size
 from string import Template
@@ -37,6 +36,7 @@ from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_limit
 from semaphore_report.history import History
 from semaphore_report.reader import read_latest
+from semaphore_report.verify import network_of
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -102,7 +102,7 @@ class Project:
 
     def __init__(self, settings: BaseSettings, addresses: list[str]) -> None:
         self.settings = settings
-        self.networks = [*map(_network, addresses)]
+        self.networks = [*map(network_of, addresses)]
         self.agent = str(settings.get("USER_AGENT") or "")
         found = CONTACT.search(self.agent)
         self.contact = found[0] if found and "scrapy.org" not in found[0] else ""
@@ -242,14 +242,6 @@ class Project:
             texts[key] = "".join(f"<li>{name}\n" for name in found or ["Nothing"])
         page = Template(resources.files(__package__).joinpath("etiquette.html").read_text("utf-8"))
         (folder / PAGE).write_text(page.substitute(texts), "utf-8")
-
-
-def _network(text: str) -> IPv4Network | IPv6Network:
-    try:
-        return ip_network(text)
-    except ValueError as error:
-        allowed = "allowed is an address or a network, like 192.0.2.0/28"
-        raise CommandError(f"--address {text}: {error}; {allowed}", Status.WRONG) from None
 
 
 def _paths(settings: BaseSettings, name: str) -> list[str]:

@@ -10,14 +10,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
-from ipaddress import ip_network
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.commands.formatting import rule_words
+from semaphore_middleware.commands.formatting import count, rule_words
 from semaphore_middleware.commands.verbs import (
     CommandError,
     Status,
@@ -37,7 +36,7 @@ from semaphore_report.history import (
     Pause,
 )
 from semaphore_report.reader import read_history
-from semaphore_report.verify import Verdict, is_ours, lines_of, opened
+from semaphore_report.verify import LogLine, Verdict, is_ours, lines_of, network_of, opened
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -66,6 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Print or write the report; with `--verify` the verdict."""
+    if options.verify and options.json:
+        raise CommandError("give --verify or --json, not both", Status.WRONG)
     scope = scope_name(options.name)
     period = parse_period(options.since, "--since")
     if options.source:
@@ -102,7 +103,7 @@ def _read(source: str, scope: str) -> History | None:
         text = f"--from {source}: it is not a report written by --json"
         raise CommandError(text, Status.WRONG) from None
     if any(report.get(part) != again[part] for part in ("sum", "hours")):
-        print("The report does not hold: its sums do not follow from its minutes: it was edited.")
+        print(f"--from {source}: the report was edited: its sums do not follow from its minutes.")
         return None
     if history.scope != scope:
         raise CommandError(f"--from {source}: it is of {history.scope!r}", Status.WRONG)
@@ -120,26 +121,37 @@ REPORT = Verb(
 def _verify(settings: BaseSettings, options: argparse.Namespace, history: History) -> int:
     """Print the differences between log and report. Any difference is an error status."""
     agent = options.agent or ("" if options.address else settings.get("USER_AGENT") or "")
+    networks = [network_of(address, strict=False) for address in options.address]
     try:
-        networks = [ip_network(address, strict=False) for address in options.address]
+        ours: list[LogLine] = []
+        unread = 0
         with opened(options.verify) as log:
-            ours = [line for line in lines_of(log) if is_ours(line, agent, networks)]
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise CommandError(f"--verify {options.verify}: {error}", Status.WRONG) from None
+            for line in lines_of(log):
+                if line is None:
+                    unread += 1
+                elif is_ours(line, agent, networks):
+                    ours.append(line)
+    except (OSError, EOFError, zlib.error) as error:
+        text = f"--verify {options.verify}: {getattr(error, 'strerror', None) or error}"
+        raise CommandError(text, Status.WRONG) from None
+    others = f"lines in another format than the common or the combined one: {unread:,}"
     if not ours:
         whose = f"the user agent {agent!r}" if agent else "an address given by --address"
         raise CommandError(
             f"--verify {options.verify}: no line has {whose}; say which lines are the crawler's by "
-            "--agent or --address",
+            f"--agent or --address" + (f" ({others})" if unread else ""),
             Status.WRONG,
         )
     verdict = Verdict(history, ours)
+    if unread:
+        verdict.notes.insert(0, f"{others}; they were not compared")
     for note in verdict.notes:
         print(f"Note: {note}.")
     for finding in verdict.findings:
         print(f"Does not fit: {finding}.")
-    end = f"{len(verdict.findings)} findings" if verdict.findings else "all fit the report"
-    print(f"{verdict.lines:,} requests of the log compared: {end}.")
+    findings = count(len(verdict.findings), "finding")
+    end = findings if verdict.findings else "all fit the report"
+    print(f"{count(verdict.lines, 'request')} of the log compared: {end}.")
     return Status.DECLINED if verdict.findings else Status.DONE
 
 

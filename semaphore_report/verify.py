@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import TextIOWrapper
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from operator import attrgetter
 from pathlib import Path
 
+from semaphore_middleware.commands.verbs import CommandError, Status
 from semaphore_report.history import CLASS_OF, CLASSES, History, Minute
 
 GZIP = b"\x1f\x8b"
@@ -60,10 +61,21 @@ def opened(name: str) -> Iterator[TextIOWrapper]:
         yield TextIOWrapper(unpacked, encoding="utf-8", errors="replace")
 
 
-def lines_of(log: Iterable[str]) -> Iterator[LogLine]:
-    """The requests in a log. Lines in other formats are skipped."""
-    for text in log:
-        if (found := LINE.search(text)) and (at := _time(found[2])) is not None:
+def network_of(text: str, strict: bool = True) -> Network:
+    """The network that an option `--address` names; `strict`: without bits of a host."""
+    try:
+        return ip_network(text, strict)
+    except ValueError as error:
+        allowed = "allowed is an address or a network, like 192.0.2.0/28"
+        raise CommandError(f"--address {text}: {error}; {allowed}", Status.WRONG) from None
+
+
+def lines_of(log: Iterable[str]) -> Iterator[LogLine | None]:
+    """The requests in a log; None for a line in another format."""
+    for text in filter(str.strip, log):
+        if not ((found := LINE.search(text)) and (at := _time(found[2])) is not None):
+            yield None
+        else:
             address, _, status, agent, last = found.groups()
             duration = None
             if last:

@@ -136,7 +136,7 @@ RETRY = _verb(
     "retry",
     "put requests that were set aside or have failed back into the queues",
     "Put back into the queues the requests that were set aside, because three nodes have failed "
-    "with them, and those that have brought no page; and entries of CRAWL_START_KEY that were no "
+    "with them, and those that have brought no page; and entries of CRAWL_START_KEY that were not "
     "start requests. If the crawl has ended, the next node goes on with it.",
 )
 
@@ -144,7 +144,9 @@ RETRY = _verb(
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", metavar="NAME", nargs="*", default=[], help="a crawl (else all)")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", default=[], help="a crawl (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -269,7 +271,7 @@ def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
         except (OtherVersionError, OtherRunError) as error:
             raise CommandError(clean(str(error)), Status.WRONG) from None
         except ValueError as error:
-            text = f"{clean(str(error))}; what stood before is queued"
+            text = f"{clean(str(error))}; the lines before it are queued"
             raise CommandError(text, Status.WRONG) from None
     known = found[Queued.DUPLICATE]
     left_out = f"; {known:,} were queued before" if known else ""

@@ -323,8 +323,20 @@ class NodeState:
                 self.codec.log_duplicate(request)
                 self._start.on_duplicate(request, self.codec.is_repeated(request))
             else:
-                self._stats.inc_value("scheduler/over_budget/redis")
+                self._on_over_budget(request)
             self._engine.send_request_dropped(request)
+
+    def _on_over_budget(self, request: Request) -> None:
+        name = "scheduler/over_budget/redis"
+        if not self._stats.get_value(name):
+            logger.info(
+                "%s is dropped: its site, or the domain, has all the pages that "
+                "CRAWL_MAX_PAGES_PER_SITE or CRAWL_MAX_PAGES_PER_DOMAIN allows. Further ones are "
+                "only counted (%s).",
+                request,
+                name,
+            )
+        self._stats.inc_value(name)
 
     def _on_taken(self, demand: Demand, requests: Sequence[TakenRequest]) -> None:
         for taken in requests:

@@ -104,7 +104,7 @@ class JsonSerializer:
             raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
         except RecursionError:
             raise TypeError(
-                "meta or cb_kwargs hold lists or dicts too deep in each other"
+                "meta or cb_kwargs hold lists or dicts that are nested too deeply"
             ) from None
         if "headers" in fields:
             plain["headers"] = {

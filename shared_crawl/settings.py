@@ -129,7 +129,8 @@ class CrawlSettings:
         url, url_from = server_of(settings)
         if url is None:
             raise SettingsError(
-                "REDIS_URL is not set: the nodes of a crawl share a Redis server. REDIS_HOST and "
+                "REDIS_URL is not set, nor is SEMAPHORE_REDIS_URL: the nodes of a crawl share a "
+                "Redis server; allowed is its address, like redis://host:6379/0. REDIS_HOST and "
                 "REDIS_PORT, as of scrapy-redis, are not read"
             )
         return cls(

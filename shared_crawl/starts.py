@@ -57,7 +57,7 @@ def _request_of(text: str, spider: object, of_key: bool) -> tuple[Request, dict[
             raise ValueError(f"not JSON: {error}") from None
     others = [name for name in fields if name not in FIELDS]
     if others and not of_key:
-        raise ValueError(f"{others[0]!r} is none of {', '.join(FIELDS)}")
+        raise ValueError(f"{others[0]!r} is not a field; allowed are {', '.join(FIELDS)}")
     form = {name: _texts(name, fields.pop(name)) for name in others}
     fields = {name: _checked(name, value) for name, value in fields.items()}
     fields.setdefault("dont_filter", of_key)
@@ -66,9 +66,9 @@ def _request_of(text: str, spider: object, of_key: bool) -> tuple[Request, dict[
         if not callable(getattr(spider, method, None)):
             raise ValueError(f"{name} {method!r} is not a method of the spider")
     if "url" not in fields:
-        raise ValueError("no url")
+        raise ValueError("the field 'url' is missing")
     if form and "body" in fields:
-        raise ValueError(f"a body, and a form: {', '.join(form)}")
+        raise ValueError(f"'body' and form fields ({', '.join(form)}) exclude each other")
     if form:
         request: Request = FormRequest(**{"method": "GET", **fields}, formdata=form)
     else:

@@ -559,6 +559,11 @@ class _Server(Server):
             if data is not None:
                 number, alone = number_of(json.loads(data)["url"]), in_hand[name] == 1
                 self._crawl.on_return(name, number, name in lost, alone)
+        match reply:
+            case [list(), list(taken_now), _, _, _]:  # of `sync`
+                held = (member[:-5].partition(b"\0") for member in self._members("taken"))
+                places = {place for name, _, place in held if name == caller}
+                self._crawl.on_synced(caller, places.difference(taken_now))
         return reply
 
     @property
@@ -620,7 +625,9 @@ class CrawlNode:
             settings=settings,
             engine=self.engine,
             signals=_Signals(),
-            stats=SimpleNamespace(inc_value=lambda _: None, get_stats=self.stats),
+            stats=SimpleNamespace(
+                inc_value=lambda _: None, get_value=lambda _: None, get_stats=self.stats
+            ),
             request_fingerprinter=RequestFingerprinter(),
             get_extension=lambda _: exporter,
             crawling=True,
@@ -769,6 +776,16 @@ class Crawl:
         is_lost = self._overtaken or self._has_lost_data
         if not by_death and number in at_work and node.is_at_work and not is_lost:
             self.violate(f"GIVEN BACK page {number}, at which {node.host.name} is at work")
+
+    def on_synced(self, name: bytes, places: set[bytes]) -> None:
+        """After a node's call, these requests are its own from earlier calls."""
+        if not places:
+            return
+        node = self._named(name)
+        held = node.scheduler.state.prefetch.held()
+        unknown = places.difference(held.ready, held.started, node.scheduler.state._unreadable)
+        if unknown and not (self._overtaken or self._has_lost_data):
+            self.violate(f"STRANDED in {node.host.name}: {sorted(unknown)}")
 
     def on_lease_end(self, name: bytes) -> None:
         node = self._named(name)
@@ -1093,6 +1110,7 @@ class _LogWatch(logging.Handler):
             "The crawl 'sim' has ended without",
             "The server has lost requests of the crawl 'sim'",
             "The nodes of the crawl 'sim' have other budgets",
+            "redis://simulated:6379/0 leads to two servers",
         )
         is_expected = record.getMessage().startswith(expected)
         if record.levelno >= logging.ERROR and not is_expected:
@@ -1102,16 +1120,17 @@ class _LogWatch(logging.Handler):
 @contextmanager
 def _in_place(crawl: Crawl) -> Iterator[None]:
     """Logs go to the run, and a scheduler's work is awaited without a reactor."""
-    logger, watch = logging.getLogger("shared_crawl"), _LogWatch(crawl)
+    watch = _LogWatch(crawl)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
         for module in (outbox, node_state):
             patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         patch.setattr(session, "STARTS_PER_CALL", crawl.plan.most_new)
-        logger.setLevel(logging.INFO)
-        patch.setattr(logger, "propagate", False)
-        patch.setattr(logger, "handlers", [watch])
+        for logger in map(logging.getLogger, ("shared_crawl", "semaphore_middleware")):
+            logger.setLevel(logging.INFO)
+            patch.setattr(logger, "propagate", False)
+            patch.setattr(logger, "handlers", [watch])
         yield
 
 

@@ -46,7 +46,7 @@ TRUST_QUESTIONS = (
 def _concurrency(text: str, where: str) -> int | None:
     if text.lower() == NONE:
         return None
-    allowed = "an integer >= 1, or 'none'"
+    allowed = "an integer from 1 to 1e9, or 'none'"
     return check_integer(text, where, least=1, most=10**9, allowed=allowed, text=True)
 
 
@@ -149,7 +149,7 @@ async def _change_all(admin: Admin, verb: str) -> None:
     print(f"all sites: {rule_words(rule)}; {totals.held:,} held, {totals.waiting:,} waiting")
     paused = [rule.name for rule in snapshot.rules if rule.paused]
     if paused and verb == "resume":
-        print(f"Paused by themselves, and still so: {names_of(paused)}.")
+        print(f"Still paused individually: {names_of(paused)}.")
 
 
 async def _print_rule(admin: Admin, name: str) -> None:
@@ -183,7 +183,7 @@ PAUSE = _rule_verb(
 RESUME = _rule_verb(
     "resume",
     "go on after 'pause', or at once with a site that refused a request",
-    "take back 'pause --all'; what is paused by itself stays so",
+    "take back 'pause --all'; sites paused individually stay paused",
 )
 RESET = _rule_verb(
     "reset",
@@ -287,7 +287,10 @@ def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
     """Print the risk, ask twice, and end the wait."""
     server = admin_of(settings).server
     if not options.yes and not sys.stdin.isatty():
-        raise CommandError("trust asks on a terminal; elsewhere give --yes", Status.WRONG)
+        raise CommandError(
+            "trust asks for confirmation on a terminal only; else give --yes",
+            Status.WRONG,
+        )
     lease = time_of(value_of("SEMAPHORE_LEASE", settings))
     print(
         f"{server} is to grant permits at once, as if it had granted none before. If a node still "

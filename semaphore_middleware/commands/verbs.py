@@ -319,7 +319,7 @@ class SemaphoreCommand(VerbCommand):
             "Shows which sites' limits are full, who holds permits and who waits, and sets limits "
             "while crawls run. The server is that of the project's crawls (SEMAPHORE_REDIS_URL or "
             "REDIS_URL, in the settings, by -s, or in the environment), else the embedded one if "
-            "it runs. Looking changes nothing there."
+            "it runs. Reading changes nothing there."
         )
 
 

@@ -45,13 +45,25 @@ from semaphore_middleware.errors import HostDownError, SiteWalledError
 from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
 from semaphore_middleware.model.inspection import refusals_text
 from semaphore_middleware.model.limits import Limit, strictest
-from semaphore_middleware.model.reasons import Reason
+from semaphore_middleware.model.reasons import Reason, digits
 from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
 
 LATE_FROM_S = 0.5  # between two starts: if it is less, each is reported at once
 REFUSED_RETRY_S = 1.0  # after a statement, or a scope, that the server could not read
+
+# What has become of permits that are lost.
+NOT_RENEWED = (
+    "could not be renewed in time (is the server reachable, and does anything block the event "
+    "loop?)"
+)
+NOT_OURS = (
+    "has ended on the server (its lease was over, an operator evicted this node, or the server has "
+    "lost data)"
+)
+NOT_READ = "could not be renewed, as the server could not read what this node reported"
+NOT_SENT = "could not be renewed, as what is to be reported cannot be sent"
 
 
 class Desk(Protocol):
@@ -548,11 +560,11 @@ class Account:
         logger.log(
             level,
             "%s does not respond to the node %s: %d requests in a row failed here, while other "
-            "nodes get answers, or still wait for them. This node alone pauses there for %.3g s.",
+            "nodes get answers, or still wait for them. This node alone pauses there for %s s.",
             self.scope,
             self._desk.node,
             self._failures.in_a_row,
-            seconds,
+            digits(seconds),
         )
 
     def _lengthen_turns(self, now: float) -> None:
@@ -566,7 +578,9 @@ class Account:
             permit._turn_end = turn_end
 
     def _on_refusal(self, reply: Reply) -> None:
-        self.lose_all(above=reply.term)
+        self.lose_all(
+            NOT_READ if reply.status in ("refused", "unreadable") else NOT_OURS, reply.term
+        )
         if reply.status == "refused":
             self._desk.emit(StatementRefused)
             logger.error("The server could not read %s (a bug: please report it).", reply.statement)
@@ -578,8 +592,15 @@ class Account:
     def _report_backoff(self, seconds: float, statement: Statement) -> None:
         self._desk.emit(BackoffStarted, self.scope, seconds)
         assert statement.feedback is not None, "it has begun the pause"
-        cause = statement.feedback.cause
-        logger.info("%s %s: all nodes pause there for %.3g s.", self.scope, cause, seconds)
+        asked, most = statement.feedback.retry_after, self._desk.backoff.most
+        cut = f" (it asked for {digits(asked)} s; SEMAPHORE_BACKOFF_MAX is {digits(most)} s)"
+        logger.info(
+            "%s %s: all nodes pause there for %s s%s.",
+            self.scope,
+            statement.feedback.cause,
+            digits(seconds),
+            cut if asked > most else "",
+        )
 
     def _note_down(self, reply: Reply) -> None:
         was_down = self.site.is_down
@@ -609,8 +630,8 @@ class Account:
             if reply.backoff is not None and not was_walled:
                 self._desk.emit(SiteWalled, self.scope, seconds)
                 logger.warning(
-                    "%s is walled. %s. Requests fail at once, except one a pause, which tries it "
-                    "again.",
+                    "%s is walled. %s. Requests fail at once, except for one after each pause, "
+                    "which tries the site again.",
                     self.scope,
                     refusals_text(seconds, reply.refused_by),
                 )
@@ -622,7 +643,7 @@ class Account:
         """The site counts as walled, after `seconds` of nothing but refusals: fail waiting
         requests.
         """
-        text = f"is walled. {refusals_text(seconds, status)}; one request a pause"
+        text = f"is walled. {refusals_text(seconds, status)}; one request after each pause"
         self._fail_waiting(SiteWalledError, text)
 
     def _fail_waiting(self, kind: type[HostDownError], text: str) -> None:
@@ -641,7 +662,7 @@ class Account:
         self._desk.emit(StatementRefused)
         for permit in self._line.clear():
             permit._refuse(error)
-        self.lose_all()
+        self.lose_all(NOT_SENT)
 
     def _report_wait(self, permit: Permit) -> None:
         """No permit was free for this request."""
@@ -725,7 +746,7 @@ class Account:
     def end_if_over(self, now: float) -> None:
         """At the deadline all permits are lost. Called before any message is applied or sent."""
         if now >= self.deadline and self.is_over(now):
-            self.lose_all()
+            self.lose_all(NOT_RENEWED)
             self._ask_anew()
 
     def is_over(self, now: float) -> bool:
@@ -740,7 +761,7 @@ class Account:
         if self._line and not self._ending:
             self._desk.send(self, True)
 
-    def lose_all(self, above: int = 0) -> None:
+    def lose_all(self, why: str, above: int = 0) -> None:
         """Cancel all transfers, as the lease is over or may be, and go on under a new term."""
         held = list(self._held)
         self._held.clear()
@@ -748,13 +769,10 @@ class Account:
         self._ending.update(held)
         self._begin_term(above)
         for permit in held:
-            permit._lose(
-                f"the permit for {self.scope!r} could not be renewed in time, so its work was "
-                "stopped; is the server reachable, and does anything block the event loop?"
-            )
+            permit._lose(f"the permit for {self.scope!r} {why}, so its work was stopped")
         for permit in held:
             self._desk.emit(PermitLost, permit)
-            logger.warning("Lost a permit for %r.", self.scope)
+            logger.warning("A permit for %r %s: its request is aborted.", self.scope, why)
 
     def _begin_term(self, above: int = 0) -> None:
         """Begin a new term: nothing of the old one counts in it."""

@@ -376,7 +376,7 @@ class Observers:
                 try:
                     on_event(event)
                 except FAILURES:
-                    logger.exception("An observer failed at %s.", event)
+                    logger.exception("The observer %s failed at %s.", _owner_of(on_event), event)
                 except KeyboardInterrupt:  # as if it came after what is being done here
                     asyncio.get_running_loop().call_soon(interrupt_main)
 
@@ -400,7 +400,7 @@ class Observers:
                 if _is_cancellation(error):
                     cancelled, until = error, 0.0
                 elif not (isinstance(error, TimeoutError) and in_time.expired()):
-                    logger.exception("An observer failed at its end.")
+                    logger.exception("The observer %s failed at its end.", type(observer).__name__)
         if cancelled is not None:
             raise cancelled
 
@@ -454,3 +454,7 @@ def _load(entry: EntryPoint) -> Callable[[NodeOptions, Server], Observer]:
             f"pip install '{name}{extras}'"
         ) from error
     return factory
+
+
+def _owner_of(on_event: Callable[[Event], None]) -> str:
+    return type(getattr(on_event, "__self__", on_event)).__name__

@@ -337,9 +337,10 @@ class FairSemaphore:
     def _timed_out(self, permit: Permit, timeout: float) -> AcquireTimeoutError:
         self.emit(AcquireTimedOut, permit)
         reason = self._session and self._session.outbox.reason_at(permit.scope)
+        why = self.problem or (reason and reason.sentence)
         return AcquireTimeoutError(
-            f"no permit for {permit.scope!r} within {round(timeout, 3):g} s "
-            f"(limit {permit.limit.concurrency})" + (f": {reason.sentence}" if reason else "")
+            f"no permit for {permit.scope!r} within {round(timeout, 3):g} s ({permit.limit})"
+            + (f": {why}" if why else "")
         )
 
     @property

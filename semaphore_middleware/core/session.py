@@ -114,6 +114,13 @@ class Session:
                     while self.outbox.accounts:
                         self._settled.clear()
                         await self._settled.wait()
+            if self.outbox.accounts:
+                logger.warning(
+                    "Could not give all permits back (%s): they are free when their leases end, in "
+                    "%g s at most.",
+                    self.link.problem or "no answer",
+                    self._lease,
+                )
         finally:
             if self._timer is not None:
                 self._timer.cancel()

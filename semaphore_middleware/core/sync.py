@@ -182,12 +182,14 @@ class SyncSemaphore:
         if opening.done() and not opening.exception():
             return timeout
         began = asyncio.get_running_loop().time()
+        longest = self._semaphore.longest_call if timeout == 0 else timeout
         try:
-            async with asyncio.timeout(self._semaphore.longest_call if timeout == 0 else timeout):
+            async with asyncio.timeout(longest):
                 await asyncio.shield(opening)
         except TimeoutError:
+            why = self._semaphore.problem or "the server cannot be reached"
             raise AcquireTimeoutError(
-                f"no permit for {scope!r} within {timeout:g} s: the server cannot be reached"
+                f"no permit for {scope!r} within {longest:g} s: {why}"
             ) from None
         except Exception:
             if self._opening is opening:

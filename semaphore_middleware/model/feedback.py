@@ -72,6 +72,8 @@ class Backoff:
     """Seconds without any response until requests for a permit fail (`HostDownError`)."""
 
     def __post_init__(self) -> None:
+        for name in ("start", "most", "down_after"):
+            check_number(getattr(self, name), f"Backoff.{name}")
         if not (
             0.001 <= self.start <= self.most <= LONGEST_S and 0 <= self.down_after <= LONGEST_S
         ):

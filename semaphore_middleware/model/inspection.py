@@ -188,4 +188,5 @@ class Inspection:
         return max((member.longest_wait for member in self.members), default=0.0)
 
     def __str__(self) -> str:
-        return f"{self.scope}: {self.held}/{self.limit or '-'} held, {self.waiting} waiting"
+        limit = self.limit if self.limit is None or self.limit < LIMITLESS else "∞"
+        return f"{self.scope}: {self.held}/{limit or '-'} held, {self.waiting} waiting"

@@ -165,7 +165,7 @@ PARTS = (
         option=Option(
             "S",
             "seconds from one start to the next",
-            partial(check_number, allowed="a number of seconds >= 0", text=True),
+            partial(check_number, allowed="a number of seconds, 0 to 1e9", text=True),
         ),
         pack=lambda seconds: math.ceil(1000 * seconds),
         unpack=lambda ms: ms / 1000,
@@ -284,6 +284,11 @@ class Limit:
     """Requests that may start at once after idle time, with a rate: 1 to 1e6."""
 
     def __post_init__(self) -> None:
+        if self.concurrency is None:
+            text = (
+                "Limit.concurrency = None: allowed is an integer >= 1; None in place of the Limit"
+            )
+            raise SettingsError(f"{text} means no limit at all")
         for part in PARTS:
             check_part(part.name, getattr(self, part.name), f"Limit.{part.name}")
         _check_needs(self.parts, "Limit")

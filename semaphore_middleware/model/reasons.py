@@ -49,6 +49,11 @@ REASONS = (
 BY_NAME = {reason.name: reason for reason in REASONS}
 
 
+def digits(seconds: float) -> str:
+    """Seconds with three digits, never as a power: 0.25, 1, 12.5, 3600."""
+    return f"{float(f'{seconds:.3g}'):g}"
+
+
 def time_of(seconds: float) -> str:
     """Seconds as text: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d."""
     if seconds <= 0:

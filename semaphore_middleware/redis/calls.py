@@ -117,8 +117,8 @@ class Recovery:
         self._log_losses_at = now + LOSSES_INTERVAL_S
         if begun.may_evict:
             logger.warning(
-                "%s evicts keys when its memory is full. No permit is granted while it does, nor "
-                "for %.1f s after: set its maxmemory-policy to noeviction.",
+                "%s evicts keys when its memory is full. No permit is granted while it evicts "
+                "keys, nor for %.1f s afterwards: set its maxmemory-policy to noeviction.",
                 connection.server_name,
                 self._wait,
             )

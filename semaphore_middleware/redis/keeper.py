@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.model.reasons import digits
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.link import Link
 
@@ -162,11 +163,11 @@ class Heartbeat:
         if self._keeper.is_news(self._thread, beat):
             culprit = name_of(sys._current_frames().get(self._thread))
             text = (
-                "%s has blocked the event loop for %.3g s. No request begins or ends meanwhile; "
-                "its leases are renewed, for %.3g s at most. Is it something to do in a thread?"
+                "%s has blocked the event loop for %s s. No request begins or ends meanwhile; its "
+                "leases are renewed, for %s s at most. Is it something to do in a thread?"
             )
             seconds = self._clock() - beat.at
-            arguments = (text, culprit, seconds, MOST_LEASES * self._lease)
+            arguments = (text, culprit, digits(seconds), digits(MOST_LEASES * self._lease))
             threading.Thread(target=logger.warning, args=arguments, daemon=True).start()
 
 

@@ -127,7 +127,9 @@ class Addresses:
                 _resolver.resolveHostName(receiver, host)
                 address = await receiver.found
         except TimeoutError:
-            address = None
+            raise CannotResolveHostError(
+                f"no address found for {host!r} within {self._timeout_s:g} s (DNS_TIMEOUT)"
+            ) from None
         if address is None:
             raise CannotResolveHostError(f"no address found for {host!r}")
         # Another crawl of this process may have found an address meanwhile, and its requests may

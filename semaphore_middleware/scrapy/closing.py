@@ -135,7 +135,7 @@ class Closing:
 
 
 def _late() -> str:
-    return f"It had {GOES_ON_S:g} s since the stop."
+    return f"It was not done {GOES_ON_S:g} s after the stop."
 
 
 def _is_closed(seen: Inspection) -> bool:

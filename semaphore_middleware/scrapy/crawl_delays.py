@@ -57,7 +57,7 @@ class CrawlDelays:
             return False
         if delay > self._longest_s:
             logger.warning(
-                "The robots.txt of %s asks for a delay of %g s. The delay is %g s, the maximum "
+                "The robots.txt of %s asks for a delay of %g s; it is %g s here, the maximum "
                 "in SEMAPHORE_MAX_CRAWL_DELAY.",
                 origin,
                 delay,

@@ -13,6 +13,7 @@ from functools import cached_property
 from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import registered_domain_finder
+from semaphore_middleware.model.reasons import digits
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Network:
         if self.is_lost:
             self.is_lost = False
             self._tell()
-            logger.info("A site responds to this node again: its requests go on.")
+            logger.info("A site responds to this node again: requests continue.")
 
     def failed(self, host: str, error_number: int | None) -> bool:
         """A request got no response. True if that is this node's fault, and not the site's."""
@@ -107,7 +108,8 @@ class Network:
         self._without_network += has_no_network
         if self.is_lost:
             left = max(0.0, self._next_try - asyncio.get_running_loop().time())
-            logger.info("Still no site responds to this node; the next try is in %.3g s.", left)
+            text = "Still no site responds to this node; the next try is in %s s."
+            logger.info(text, digits(left))
         elif len(self._silent) >= SITES or self._without_network >= IN_A_ROW:
             self._lose()
         return self.is_lost or has_no_network

@@ -75,7 +75,9 @@ class Retries:
         request = admission.request
         settings = self._crawler.settings
         if is_walled:
-            return Decision(0, "It is not retried: its site has refused everything for long.")
+            return Decision(
+                0, "It is not retried: its site has refused all requests for a long time."
+            )
         if not settings.getbool("RETRY_ENABLED"):
             return Decision(0, "It is not retried: RETRY_ENABLED is off.")
         if request.meta.get("dont_retry"):
@@ -93,8 +95,9 @@ class Retries:
                     "It goes on to your own middlewares and callback, and the add-on retries none: "
                     f"{status} is not in RETRY_HTTP_CODES.",
                 )
-        most = self._most(admission, is_of_site)
-        setting = "SEMAPHORE_BACKOFF_TIMES" if most == self._times else "RETRY_TIMES"
+        most, setting = self._most(admission, is_of_site)
+        if not most:
+            return Decision(0, f"It is not retried: {setting} is 0.")
         return Decision(
             most,
             f"The add-on retries it, at most {most} times ({setting}). To handle {status} "
@@ -135,16 +138,19 @@ class Retries:
                 status,
             )
 
-    def _most(self, admission: Admission, is_of_site: bool) -> int:
-        """The number of refusals of a request until the spider gets the response. If the site is
-        asked for nothing else, only this page may be in trouble, so `RETRY_TIMES` counts, too.
+    def _most(self, admission: Admission, is_of_site: bool) -> tuple[int, str]:
+        """The number of refusals of a request until the spider gets the response, and the setting
+        that says so. If the site is asked for nothing else, only this page may be in trouble, so
+        `RETRY_TIMES` counts, too.
         """
+        most = self._times, "SEMAPHORE_BACKOFF_TIMES"
         if is_of_site or not admission.is_alone:
-            return self._times
-        retry_times = admission.request.meta.get("max_retry_times")
-        if retry_times is None:
-            retry_times = self._crawler.settings.getint("RETRY_TIMES")
-        return min(self._times, int(retry_times))
+            return most
+        name = "max_retry_times"
+        retry_times = admission.request.meta.get(name)
+        if retry_times is not None:
+            return min(most, (int(retry_times), f"meta['{name}']"))
+        return min(most, (self._crawler.settings.getint("RETRY_TIMES"), "RETRY_TIMES"))
 
     def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or

@@ -297,7 +297,13 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
             raise ClosedError(str(error)) from None
         except NotAllowedError:  # our own error, not a middleware's decision
             raise
-        except IgnoreRequest:  # a user's middleware forbade the request: as in Scrapy
+        except IgnoreRequest as error:  # raised by a user's middleware: as in Scrapy
+            logger.warning(
+                "A middleware dropped the request for the robots.txt of %s (%r): all pages there "
+                "are allowed for 24 h, as Scrapy does.",
+                origin,
+                error,
+            )
             return SiteRules(None, _now() + MAX_AGE_S)
         return await self._apply(origin, known, request, before)
 
@@ -315,7 +321,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
             return SiteRules(parser, known.valid_until)
         if before is None or not before.failures:
             logger.warning(
-                "The robots.txt of %s cannot be read (%s). Until it can, its requests are %s "
+                "The robots.txt of %s cannot be read (%s). Until it can be, requests there are %s "
                 "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is requested again after %g s, then at "
                 "longer intervals, up to %g s.",
                 origin,

@@ -16,7 +16,7 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.location import Server
 
@@ -202,19 +202,21 @@ def explanation(seen: Inspection, longest: float, here: int) -> str:
             f"On all nodes {waiting} wait for one, on this node {here}.",
             _limit(seen),
             _holders(seen),
-            seen.why or "Permits are free, so its turn is now.",
+            seen.why or "Permits are free: it is about to get one.",
         )
     )
 
 
 def _limit(seen: Inspection) -> str:
     parts = [f"The limit is {seen.limit or 'unknown'}"]
+    if seen.limit and seen.limit >= LIMITLESS:
+        parts = ["There is no limit to their number"]
     if seen.limit and seen.limit_max and seen.limit_max > seen.limit:
         parts.append(f"of at most {seen.limit_max}")
     if seen.force.further:
         parts.append(seen.force.further)
     if seen.set_by:
-        parts.append(f"and {seen.set_by} has set a rule")
+        parts.append(f"with a rule set by {seen.set_by}")
     return f"{', '.join(parts)}."
 
 

@@ -97,7 +97,7 @@ async def test_a_page_whose_permit_is_lost_is_closed(
         server.kill()
         await site.until(lambda: site.now == 0)
         assert crawl.running, "it is not its end that has closed the browser"
-        assert "Lost a permit" in crawl.log
+        assert "could not be renewed in time" in crawl.log
 
 
 SPIDER_OF_SCRAPY_REDIS = """\

@@ -157,7 +157,7 @@ def test_a_run_without_the_semaphore_exceeds_the_limit(scrapy: StartScrapy) -> N
 def test_another_site_can_be_crawled_unless_it_is_down(scrapy: StartScrapy) -> None:
     with serving(pages=20) as site:
         run = scrapy("cluster", "--nodes", "2", "--pages", "10", "--url", site.url)
-        assert run.wait() == 0
+        assert run.wait() == 0, run.log
         assert site.judge.record("127.0.0.1").pages.total() == 10
     assert "missed" not in run.log
     run = scrapy("cluster", "--nodes", "2", "--url", f"http://127.0.0.1:{free_port()}/")

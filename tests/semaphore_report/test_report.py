@@ -207,6 +207,16 @@ async def test_it_asks_whose_lines_are_meant(server: RedisServer, tmp_path: Path
     ran = await semaphore(server, "report", SITE, "--verify", str(log), "--address", "192.0.2.0/24")
     assert ran.status == 1
     assert "are not in the report" in ran.out
+    log.write_text("\n".join(["", *log.read_text("utf-8").split("\n"), "another format"]), "utf-8")
+    ran = await semaphore(server, "report", SITE, "--verify", str(log), "--address", "192.0.2.0/24")
+    assert "lines in another format than the common or the combined one: 2;" in ran.out
+    for words, said in (
+        (("--json",), "give --verify or --json, not both"),
+        (("--address", "here"), "--address here: "),
+        (("--agent", "nobody"), "(lines in another format than the common or the combined one: 2)"),
+    ):
+        ran = await semaphore(server, "report", SITE, "--verify", str(log), *words)
+        assert (ran.status, said in ran.err) == (2, True)
     packed = gzip.compress(log.read_bytes())
     for number, broken in enumerate((packed[:-20], packed[:15] + b"\xff" + packed[16:])):
         log = tmp_path / f"{number}.gz"

@@ -172,11 +172,11 @@ def test_requests_are_added_from_wherever_they_are(
         (["a"], "line 1: 'a': Missing scheme in request url: a"),
         (['"https://a.example/"'], "line 1: '\"https://a.example/\"': no scheme or no host in"),
         (["https://"], "line 1: 'https://': no scheme or no host in request url: https://"),
-        (['{"meta": {}}'], "line 1: '{\"meta\": {}}': no url"),
+        (['{"meta": {}}'], "line 1: '{\"meta\": {}}': the field 'url' is missing"),
         (['{"meta": }'], "line 1: '{\"meta\": }': not JSON: Expecting value"),
         (
             ['{"url": "https://a/", "x": 1}'],
-            'line 1: \'{"url": "https://a/", "x": 1}\': \'x\' is none of url, method, ',
+            'line 1: \'{"url": "https://a/", "x": 1}\': \'x\' is not a field; allowed are url, ',
         ),
         (
             ['{"url": "https://a/", "priority": "x"}'],

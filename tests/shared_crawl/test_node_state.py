@@ -331,10 +331,16 @@ def test_an_unreadable_request_goes_back_and_ends_the_node(node: Node) -> None:
     assert node.asks() is not None
 
 
-def test_duplicates_and_requests_over_a_site_s_budget_are_dropped(node: Node) -> None:
-    node.enqueue(*urls("a", 3))
-    node.exchange(queued=[Queued.DUPLICATE, Queued.YES, Queued.OVER_BUDGET])
-    assert node.engine.dropped == ["http://a/0", "http://a/2"]
+def test_duplicates_and_requests_over_a_site_s_budget_are_dropped(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node.enqueue(*urls("a", 4))
+    queued = [Queued.DUPLICATE, Queued.YES, Queued.OVER_BUDGET, Queued.OVER_BUDGET]
+    node.exchange(queued=queued)
+    assert node.engine.dropped == ["http://a/0", "http://a/2", "http://a/3"]
+    assert caplog.text.count("<GET http://a/2> is dropped: its site, or the domain, has all") == 1
+    assert "http://a/3" not in caplog.text
 
 
 def test_a_node_whose_lease_has_expired_keeps_only_what_it_has_begun(node: Node) -> None:

@@ -734,7 +734,10 @@ LINES: list[tuple[dict[str, Any], str]] = [
         {"method": "POST", "q": None},
         "q = None: allowed in a form are texts, numbers, lists of them",
     ),
-    ({"method": "POST", "q": "shoes", "body": "b"}, "}': a body, and a form: q. scrapy frontier"),
+    (
+        {"method": "POST", "q": "shoes", "body": "b"},
+        "}': 'body' and form fields (q) exclude each other. scrapy frontier",
+    ),
     ({"priority": 1.5}, "priority = 1.5: allowed is int"),
 ]
 
@@ -982,7 +985,7 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         within_itself.append(within_itself)
         request = Request("http://a/", meta={"value": within_itself})
         assert not node.scheduler.enqueue_request(request)
-        assert "meta or cb_kwargs hold lists or dicts too deep in each other" in caplog.text
+        assert "meta or cb_kwargs hold lists or dicts that are nested too deeply" in caplog.text
         bad: list[Any] = [Unstorable(), 10**5000, {"a": Unstorable()}]
         for value in bad:
             assert not node.scheduler.enqueue_request(Request("http://a/", meta={"value": value}))

@@ -90,7 +90,7 @@ async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: Redis
     first = (await semaphore(server, "status", environment={"LOGNAME": "alice"})).lines[0]
     assert re.fullmatch(r"All sites are paused, by \S+@\S+, until 'resume --all'\.", first)
     ran = await semaphore(server, "resume", "--all")
-    paused = "Paused by themselves, and still so: shop.example.org."
+    paused = "Still paused individually: shop.example.org."
     assert ran == (0, f"all sites: nothing is set; {usage}\n{paused}\n", "")
     asked = "1 rule will be removed: shop.example.org.\n"
     ran = await semaphore(server, "reset", "--all", answer="no\n")
@@ -160,7 +160,7 @@ async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -
 async def test_a_living_node_loses_its_permits_at_once(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="living", lease=ENDLESS_S) as living:
         waiting: list[asyncio.Task[object]] = []
-        with pytest.raises(PermitLostError):
+        with pytest.raises(PermitLostError, match="an operator evicted this node"):
             async with living.permit(SITE, 1):
                 waiting = [asyncio.create_task(living.acquire(SITE, 1))]
                 await until_waiting(living, 1, SITE)
@@ -240,7 +240,8 @@ async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
 ) -> None:
     outside.client.flushall()
     ran = await semaphore(server, "trust", answer=answer)
-    assert ran == (2, "", "scrapy semaphore: trust asks on a terminal; elsewhere give --yes\n")
+    asks = "trust asks for confirmation on a terminal only; else give --yes"
+    assert ran == (2, "", f"scrapy semaphore: {asks}\n")
     assert not outside.client.keys("*")
     ran = await semaphore(server, "trust", answer=answer, in_terminal=True)
     assert (ran.status, ran.err) == (status, "")

@@ -69,10 +69,16 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
     ("arguments", "said"),
     [
         *(
-            (("limit", "x", number), f"N = '{number}': allowed is an integer >= 1, or 'none'")
+            (
+                ("limit", "x", number),
+                f"N = '{number}': allowed is an integer from 1 to 1e9, or 'none'",
+            )
             for number in ("0", "-1", "1.5")
         ),
-        (("limit", "x", "1", "--delay", "inf"), "--delay inf: allowed is a number of seconds >= 0"),
+        (
+            ("limit", "x", "1", "--delay", "inf"),
+            "--delay inf: allowed is a number of seconds, 0 to 1e9",
+        ),
         (
             ("limit", "x", "1", "--rate", "60"),
             "--rate 60: allowed is a number per s, m, h or d, like '60/m', at most 1e6 per",

@@ -185,7 +185,7 @@ def test_a_start_counts_when_its_request_begins() -> None:
     never._begin()
     said = node.say()
     assert (said.pending, said.started, said.returned) == (1, 1, 1)
-    node.account.lose_all()
+    node.account.lose_all("was lost")
     lost._begin()
     lost.release()
     permit.release()

@@ -2,12 +2,14 @@
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from semaphore_middleware import AcquireTimeoutError, FairSemaphore, SettingsError, SyncSemaphore
 from semaphore_middleware.core.observer import StatementRefused
+from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.calls import UnpackableError
 from tests.support.crawls import Log
@@ -49,6 +51,18 @@ NUMBERS: list[Any] = ["high", b"1", math.nan, math.inf, HUGE, True, Raising()]
 def test_an_address_and_a_node_s_name_are_texts(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=f"{name} = .*: allowed is a text, or None"):
         FairSemaphore(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Backoff(start=cast("Any", "1")), "Backoff.start = '1': allowed is a number"),
+        (lambda: Limit(cast("Any", None)), "Limit.concurrency = None: allowed is an integer >= 1;"),
+    ],
+)
+def test_a_bad_part_of_a_value_is_named(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        make()
 
 
 async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServer) -> None:

@@ -70,6 +70,15 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
     assert seen.count(StoreLost) == 0, "it may have been new"
 
 
+async def test_what_cannot_be_given_back_is_said(server: RedisServer, caplog: Log) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        await semaphore.acquire("s", 1)
+        server.freeze()
+    server.thaw()
+    said = "they are free when their leases end, in 15 s at most."
+    assert [line.endswith(said) for line in caplog.messages].count(True) == 1
+
+
 async def test_a_log_warns_of_eviction(server: RedisServer, outside: Outside, caplog: Log) -> None:
     outside.client.config_set("maxmemory", 10**9)
     outside.client.config_set("maxmemory-policy", "allkeys-lru")

@@ -387,7 +387,7 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
             assert await repeat() == (False, moved)
         setup.server.changes = {}
         assert await repeat() == (False, moved), "never again under this term"
-        session.outbox.accounts["s"].lose_all()
+        session.outbox.accounts["s"].lose_all("was lost")
         assert session._ended_terms
         permit.release()
         await setup.hold()

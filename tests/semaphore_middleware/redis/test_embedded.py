@@ -1,6 +1,7 @@
 """The embedded server: one for each user and machine, there as long as any process uses it."""
 
 import asyncio
+import fcntl
 import os
 import re
 import signal
@@ -94,6 +95,20 @@ def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: Patch, tmp_pat
     for call in (partial(embedded.start_or_join, "prefix"), embedded.find):
         with pytest.raises(ServerRefusedError, match=r"File name too long: '/.*DIRECTORY may name"):
             call()
+
+
+def test_a_lock_that_another_process_keeps_is_not_waited_for_for_ever(
+    monkeypatch: Patch, tmp_path: Path, caplog: Log
+) -> None:
+    monkeypatch.setenv(embedded.DIRECTORY, str(tmp_path))
+    monkeypatch.setattr(embedded, "LOCK_QUIET_S", 0.0)
+    monkeypatch.setattr(embedded, "LONGEST_LOCK_S", 0.1)
+    with (tmp_path / embedded.START_LOCK).open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ServerRefusedError, match=r"has held .*start\.lock for 0\.1 s"):
+            embedded.start_or_join("prefix")
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("Waiting for another process, which holds ")
 
 
 def test_the_embedded_server_is_where_the_password_database_says(

@@ -149,7 +149,9 @@ async def test_a_server_that_goes_on_losing_data_is_said_once_a_minute(
             be_in_another_life(outside)
             await a.begin_epoch()
         assert len(caplog.messages) == times * lines
-        assert ("No permit is granted while it does" in caplog.text) == (policy != "noeviction")
+        assert ("No permit is granted while it evicts keys" in caplog.text) == (
+            policy != "noeviction"
+        )
         a.recovery._log_losses_at -= calls.LOSSES_INTERVAL_S
     assert len(a.losses) == 18
 

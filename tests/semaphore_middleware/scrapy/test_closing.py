@@ -147,7 +147,10 @@ async def test_what_a_page_awaits_for_long(
     closes = close(crawl)
     await crawl.gave_back(3, site)
     await closes
-    assert [text.count("It had 0.5 s since the stop.") for text in incomplete(caplog)] == [1, 1]
+    assert [text.count("It was not done 0.5 s after the stop.") for text in incomplete(caplog)] == [
+        1,
+        1,
+    ]
     assert [type(error) for error in crawl.spider.failures] == [PageIncompleteError] * 2
 
 

@@ -42,7 +42,7 @@ async def test_an_outage_costs_some_attempts_and_no_page(
     assert crawl.stat("semaphore/network_losses") == 1
     assert crawl.stat("semaphore/hosts_down") == 0
     assert sum("No site responds to this node" in said for said in caplog.messages) == 1
-    assert "A site responds to this node again: its requests go on." in caplog.messages
+    assert "A site responds to this node again: requests continue." in caplog.messages
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def retries_by_us(
     settings: Mapping[str, Any] = {},
     callback: Any = None,
     retries: Retries | None = None,
+    times: int = TIMES,
 ) -> int | None:
     """How often the add-on retries such a request."""
     if retries is None:
@@ -55,7 +56,7 @@ def retries_by_us(
         crawler.crawling = True
         crawler.spider = Visits.from_crawler(crawler)
         vars(crawler.spider).update(spider)
-        retries = Retries(crawler, TIMES)
+        retries = Retries(crawler, times)
     request = Request("http://a/", callback=callback, meta={**meta})
     return retries.decide(Admission(request, True), status, True, False).most
 
@@ -161,6 +162,7 @@ def test_the_log_says_once_who_retries(caplog: Log) -> None:
         return "".join(record.message for record in caplog.records)
 
     assert "The add-on retries it, at most 7 times (SEMAPHORE_BACKOFF_TIMES)." in said()
+    assert "It is not retried: SEMAPHORE_BACKOFF_TIMES is 0." in said(times=0)
     assert "RETRY_ENABLED is off" in said(settings={"RETRY_ENABLED": False})
     assert "its meta has dont_retry" in said(meta={"dont_retry": True})
     by_scrapy = said(spider={LIST: [429]})

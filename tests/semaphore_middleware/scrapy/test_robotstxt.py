@@ -58,7 +58,7 @@ async def test_max_crawl_delay_is_logged_once(server: RedisServer, site: Site, c
     assert_spaced(site, DELAY, since)
     [said] = [line for line in caplog.messages if "SEMAPHORE_MAX_CRAWL_DELAY" in line]
     told = (
-        "asks for a delay of 86400 s. The delay is 0.2 s, the maximum in SEMAPHORE_MAX_CRAWL_DELAY."
+        "asks for a delay of 86400 s; it is 0.2 s here, the maximum in SEMAPHORE_MAX_CRAWL_DELAY."
     )
     assert told in said
 

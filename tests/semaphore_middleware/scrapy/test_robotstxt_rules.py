@@ -189,7 +189,7 @@ async def test_an_unreachable_one_may_allow(server: RedisServer, site: Site, cap
     site.robots_as = {"127.0.0.1": "/status/500"}
     async with reader(server, site, SEMAPHORE_ROBOTSTXT_UNREACHABLE="allow") as crawl:
         assert await crawl.fetch()
-        assert "its requests are allowed" in caplog.text
+        assert "requests there are allowed" in caplog.text
 
 
 async def test_unreadable_is_told_from_forbidding(
@@ -283,12 +283,16 @@ class RefusesRobots:
             raise IgnoreRequest("not in the cache")
 
 
-async def test_what_a_middleware_refuses_is_allowed(server: RedisServer, site: Site) -> None:
+async def test_what_a_middleware_refuses_is_allowed(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
     site.robots = FORBIDDING
     async with reader(server, site, middlewares={RefusesRobots: 10}) as crawl:
         assert [await crawl.fetch(f"/page/{n}") for n in range(2)] == [True, True]
         assert crawl.asked == []
         assert crawl.crawl.stat("robotstxt/request_count") == 0
+    said = "A middleware dropped the request for the robots.txt of"
+    assert len([line for line in caplog.messages if line.startswith(said)]) == 1
 
 
 async def test_if_who_asks_is_cancelled_another_asks(server: RedisServer, site: Site) -> None:
@@ -358,5 +362,5 @@ async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
         assert await crawl.fetch()
         assert "can be read again" in caplog.text
     [line] = [line for line in caplog.messages if "cannot be read" in line]
-    assert "(500 Internal Server Error). Until it can, its requests are forbidden" in line
+    assert "(500 Internal Server Error). Until it can be, requests there are forbidden" in line
     assert "It is requested again after 10 s, then at longer intervals, up to 30 s." in line

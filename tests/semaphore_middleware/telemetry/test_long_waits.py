@@ -206,11 +206,11 @@ def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"set_by": "ops"}, "The limit is 4, and ops has set a rule."),
+        ({"set_by": "ops"}, "The limit is 4, with a rule set by ops."),
         ({"force": Limit(4, delay=30.0, rate="60/m")}, "The limit is 4, delay 30 s, rate 60/m."),
         ({"limit": 2, "limit_max": 8}, "The limit is 2, of at most 8."),
         ({"limit": None, "members": ()}, "The limit is unknown. Nobody holds a permit."),
-        ({"reason": None}, "Permits are free, so its turn is now."),
+        ({"reason": None}, "Permits are free: it is about to get one."),
         *(({"reason": reason}, f" {reason.sentence}") for reason in REASONS if reason != FULL_UP),
         ({"reason": REASONS[0], "wait": 12.4}, "its data. Nothing starts for another 12 s."),
     ],
