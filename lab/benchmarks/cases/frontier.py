@@ -89,7 +89,7 @@ class Plan:
     floods: Mapping[str, int]  # where a spider finds so many pages at once
 
 
-QUICK = Plan(1, 4.0, 600, [(10**4, 10**4), (10**5, 10**5)], 200, {START_URLS: 3000, ONE_PAGE: 2000})
+QUICK = Plan(1, 4.0, 600, [(10**4, 10**4), (10**5, 10**4)], 200, {START_URLS: 3000, ONE_PAGE: 2000})
 SIZES = [*((10**n, 10**n) for n in (4, 5, 6)), (10**7, 2 * 10**6)]
 WHOLE = Plan(3, 15.0, 1500, SIZES, 2000, {START_URLS: 100_000, ONE_PAGE: 50_000})
 

@@ -135,7 +135,7 @@ class FullFrontier:
             with self._client.pipeline(transaction=False) as pipeline:
                 for _ in range(CALLS_AT_ONCE):
                     some = max(0, min(SEEN_A_CALL, left))
-                    arguments = ("", "", "", 1, 0, 0, 0, self._random.randbytes(8 * some))
+                    arguments = ("", "", "", "", 1, 0, self._random.randbytes(8 * some))
                     see_all(self._crawl.keys.all, arguments, pipeline)
                     left -= some
                 pipeline.execute()
