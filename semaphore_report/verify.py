@@ -73,15 +73,17 @@ def network_of(text: str, strict: bool = True) -> Network:
 def lines_of(log: Iterable[str]) -> Iterator[LogLine | None]:
     """The requests in a log; None for a line in another format."""
     for text in filter(str.strip, log):
-        if not ((found := LINE.search(text)) and (at := _time(found[2])) is not None):
+        found = LINE.search(text)
+        at = _time(found[2]) if found else None
+        if found is None or at is None:
             yield None
-        else:
-            address, _, status, agent, last = found.groups()
-            duration = None
-            if last:
-                duration = float(last) if "." in last else int(last) / 1e6
-            kind = CLASS_OF.get(int(status[0]), "ok")
-            yield LogLine(at, address, agent or "", kind, duration)
+            continue
+        address, _, status, agent, last = found.groups()
+        duration = None
+        if last:
+            duration = float(last) if "." in last else int(last) / 1e6
+        kind = CLASS_OF.get(int(status[0]), "ok")
+        yield LogLine(at, address, agent or "", kind, duration)
 
 
 @lru_cache(maxsize=1024)

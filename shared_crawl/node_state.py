@@ -465,6 +465,7 @@ class NodeState:
     def begin_anew(self) -> None:
         """The node has joined a new run, because the server has lost the one before."""
         self._working = True
+        self._idle = Idle.NO  # the start requests are made once more
         self.sums.send_again()
         for taken in self.prefetch.forget_all():
             self.enqueue(self.codec.decode(taken.data))

@@ -155,21 +155,19 @@ class CrawlSession:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._may_be_joined:
-            has_joined = self._task is not None
-            longest = LONGEST_STOP_S - CALL_TIMEOUT_S if has_joined else LEAVE_UNHEARD_S
+            lease = f"{self._client.settings.lease:g} s"
+            if self._task is not None:
+                longest = LONGEST_STOP_S - CALL_TIMEOUT_S
+                effect = f"other nodes get this node's requests in {lease}, when its lease expires"
+            else:
+                longest = LEAVE_UNHEARD_S
+                effect = f"if this node has joined, others may wait for it for {lease}, its lease"
             try:
                 async with asyncio.timeout(longest):
                     await self._client.link.insist(self._leave, (ServerRefusedError,))
             except (ServerRefusedError, TimeoutError) as error:
-                logger.warning(
-                    "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
-                    "when its lease expires"
-                    if has_joined
-                    else "Cannot leave the crawl (%s), which this node may have joined: other "
-                    "nodes may wait for it for %g s, until its lease expires",
-                    str(error) or "no reply",
-                    self._client.settings.lease,
-                )
+                reason = str(error) or "no reply"
+                logger.warning("Cannot leave the crawl (%s): %s", reason, effect)
         await self._client.link.close()
 
     async def _leave(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.limits import LIMITLESS, PARTS
+from semaphore_middleware.model.limits import PARTS, limit_word
 from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.model.rules import Rule
 
@@ -50,11 +50,6 @@ def held_of(seen: Inspection) -> str:
     """4/4; 2/3 (8) where the limit adapts to the site, and may grow to 8."""
     most = f" ({limit_word(seen.limit_max)})" if seen.limit != seen.limit_max else ""
     return f"{seen.held}/{limit_word(seen.limit)}{most}"
-
-
-def limit_word(limit: int | None) -> str:
-    """4; ∞ where an operator has lifted it; - where nobody has set one."""
-    return NOTHING if limit is None else "∞" if limit >= LIMITLESS else str(limit)
 
 
 def rate_word(rate: str | None, burst: int | None) -> str:

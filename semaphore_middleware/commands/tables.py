@@ -24,7 +24,6 @@ from semaphore_middleware.commands.formatting import (
     NOTHING,
     count,
     held_of,
-    limit_word,
     pace_word,
     rate_word,
     set_time,
@@ -35,6 +34,7 @@ from semaphore_middleware.commands.formatting import (
 from semaphore_middleware.commands.snapshot import NodeRow, Snapshot
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, JobShare, Member
+from semaphore_middleware.model.limits import limit_word
 from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.model.rules import Rule
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from semaphore_middleware.model.limits import LIMITLESS, Limit
+from semaphore_middleware.model.limits import LIMITLESS, Limit, limit_word
 from semaphore_middleware.model.reasons import Reason, time_of
 from semaphore_middleware.model.wire import Wire
 
@@ -188,5 +188,5 @@ class Inspection:
         return max((member.longest_wait for member in self.members), default=0.0)
 
     def __str__(self) -> str:
-        limit = self.limit if self.limit is None or self.limit < LIMITLESS else "∞"
-        return f"{self.scope}: {self.held}/{limit or '-'} held, {self.waiting} waiting"
+        limit = limit_word(self.limit)
+        return f"{self.scope}: {self.held}/{limit} held, {self.waiting} waiting"

@@ -237,6 +237,9 @@ ALLOWED_LIMIT = "an integer >= 1, None for no limit, or a dict with any of " + "
 )
 
 
+ALLOWED_IN_LIMIT = "an integer >= 1; None in place of the Limit means no limit at all"
+
+
 def check_part(name: str, value: Any, where: str, allowed: str = "") -> Any:
     """One part's value as users write it. Raises `SettingsError`."""
     part = BY_NAME[name]
@@ -284,13 +287,10 @@ class Limit:
     """Requests that may start at once after idle time, with a rate: 1 to 1e6."""
 
     def __post_init__(self) -> None:
-        if self.concurrency is None:
-            text = (
-                "Limit.concurrency = None: allowed is an integer >= 1; None in place of the Limit"
-            )
-            raise SettingsError(f"{text} means no limit at all")
         for part in PARTS:
-            check_part(part.name, getattr(self, part.name), f"Limit.{part.name}")
+            # Only elsewhere may it be None.
+            allowed = ALLOWED_IN_LIMIT if part.name == "concurrency" else ""
+            check_part(part.name, getattr(self, part.name), f"Limit.{part.name}", allowed)
         _check_needs(self.parts, "Limit")
 
     def __str__(self) -> str:
@@ -380,6 +380,11 @@ def strictest(a: Limit, b: Limit) -> Limit:
         rate=max(rated, key=lambda limit: limit.interval).rate if rated else None,
         burst=min((limit.burst for limit in rated), default=1),
     )
+
+
+def limit_word(limit: int | None) -> str:
+    """4; ∞ where an operator has lifted it; - where nobody has set one."""
+    return "-" if limit is None else "∞" if limit >= LIMITLESS else str(limit)
 
 
 # The table ---------------------------------------------------------------------------------------

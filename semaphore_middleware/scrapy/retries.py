@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Container
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.retry import get_retry_request
@@ -149,8 +150,10 @@ class Retries:
         name = "max_retry_times"
         retry_times = admission.request.meta.get(name)
         if retry_times is not None:
-            return min(most, (int(retry_times), f"meta['{name}']"))
-        return min(most, (self._crawler.settings.getint("RETRY_TIMES"), "RETRY_TIMES"))
+            scrapys = int(retry_times), f"meta['{name}']"
+        else:
+            scrapys = self._crawler.settings.getint("RETRY_TIMES"), "RETRY_TIMES"
+        return min(most, scrapys, key=itemgetter(0))
 
     def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or

@@ -111,9 +111,8 @@ class LongWaits(Explaining):
             seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
             gone = list(self._gone(seen))
-            if longest >= (
-                self._first_look if gone else self._long_wait
-            ):  # it may have its permit now
+            least = self._first_look if gone else self._long_wait
+            if longest >= least:  # it may have its permit now
                 here = len(list(self._asked_at(scope)))
                 logger.info("%s", " ".join((explanation(seen, longest, here), *gone)))
                 self._explained[scope] = asyncio.get_running_loop().time()
@@ -208,9 +207,9 @@ def explanation(seen: Inspection, longest: float, here: int) -> str:
 
 
 def _limit(seen: Inspection) -> str:
-    parts = [f"The limit is {seen.limit or 'unknown'}"]
-    if seen.limit and seen.limit >= LIMITLESS:
-        parts = ["There is no limit to their number"]
+    is_none = seen.limit is not None and seen.limit >= LIMITLESS
+    no_limit = "There is no limit on the number of requests"
+    parts = [no_limit if is_none else f"The limit is {seen.limit or 'unknown'}"]
     if seen.limit and seen.limit_max and seen.limit_max > seen.limit:
         parts.append(f"of at most {seen.limit_max}")
     if seen.force.further:

@@ -373,6 +373,13 @@ def test_a_new_run_is_given_the_requests_of_the_lost_one(node: Node) -> None:
     assert not node.state.prefetch.has_suspect
 
 
+def test_a_node_is_not_idle_before_the_start_requests_of_a_new_run(node: Node) -> None:
+    node.state.on_idle()
+    assert isinstance(node.call(), IdleCall)
+    node.state.begin_anew()
+    assert not isinstance(node.call(), IdleCall)
+
+
 def test_a_node_that_leaves_takes_nothing(node: Node) -> None:
     assert node.asks() is None
     assert node.state.prefetch.wants_more
