@@ -124,8 +124,10 @@ class Outbox:
         self._unsent.extendleft(reversed(again))
 
     def clear(self) -> list[Request]:
-        """Forget the unsent requests and return them, without those to be sent again."""
+        """Forget all requests. Returns the unsent ones, without those to be sent again."""
         requests = [request for _, request in self._unsent if request is not None]
         self._unsent.clear()
+        self._sent_before = []
+        self._sent = []
         self._has_room.set()
         return requests

@@ -366,6 +366,14 @@ def test_a_promoted_server_is_sent_recent_requests_again(node: Node) -> None:
     assert node.syncs().new == [], "a server that was looked at twice since has them"
 
 
+def test_nothing_is_sent_again_after_the_end(node: Node) -> None:
+    node.enqueue("http://a/")
+    node.exchange()
+    node.state.end_crawl()
+    node.state.on_promoted_server()
+    assert not node.state.has_unsent
+
+
 def test_a_new_run_is_given_the_requests_of_the_lost_one(node: Node) -> None:
     node.begins("http://a/", "http://b/")
     node.state.begin_anew()
