@@ -79,6 +79,17 @@ local function change_budgets()
   redis.call('HDEL', run, 'checked', 'check_from')
 end
 
+-- The clock is lost with `run`, and a wall clock set back leaves what was timed by it far ahead: no lease is
+-- longer than one from now.
+local function shorten_leases()
+  local longest = now + lease_ms
+  for _, key in ipairs({ nodes, working }) do
+    for _, member in ipairs(redis.call('ZRANGE', key, '(' .. longest, '+inf', 'BYSCORE')) do
+      redis.call('ZADD', key, longest, member)
+    end
+  end
+end
+
 -- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
 -- what has failed, as users may have fed it.
 local is_undone = redis.call('HGET', run, 'undone') == run_id
@@ -106,6 +117,7 @@ if of_run and has_other_budgets and has_nodes then
   return { 'budgets', most_pages, most_of_site, most_of_domain }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
+if not clock then shorten_leases() end
 local goes_on = run_id and not (ended or is_another)
 if goes_on and has_other_budgets and not stop_some(redis.call('ZRANGE', working, 0, -1)) then
   return { 'again' }

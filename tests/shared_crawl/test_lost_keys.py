@@ -9,6 +9,7 @@ from shared_crawl.client import Demand, IdleReply, Missing, NextStep, NotDoneErr
 from tests.shared_crawl.node import joined
 from tests.support.shared_crawl import Node, crawl_keys, node, result_of
 
+HOUR_MS = 3_600_000
 MANY = 1200  # more than are looked at in one call
 
 
@@ -64,6 +65,16 @@ def test_a_node_with_requests_is_waited_for_though_its_lease_is_lost(
     assert one.idles().next_step is NextStep.WAIT
     two.works(page)
     assert two.idles().next_step is NextStep.CLOSE
+
+
+def test_a_lease_of_a_lost_clock_is_no_longer_than_others(
+    client: Redis, one: Node, two: Node
+) -> None:
+    client.hincrbyfloat(two.keys.key("run"), "clock", HOUR_MS)  # the wall clock is set back by it
+    two.works()
+    lose(client, one, "run")
+    one.joins(new_run=True)
+    assert one.idles().wait_s <= one.settings.lease
 
 
 def test_what_a_budget_leaves_is_counted_at_the_end(client: Redis) -> None:
