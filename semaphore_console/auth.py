@@ -34,14 +34,21 @@ class Auth:
         """Check the Host header: no other site's page may read this one through a browser."""
         return self._names.includes(host)
 
-    def may_change(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
-        """Check the token and the origin: no other site's page may ask, even with the token."""
-        if self._token is None:
-            return False
+    def refusal(
+        self, authorization: str | None, origin: str | None, host: str | None
+    ) -> str | None:
+        """The reason why this request may change nothing; None: it may. No other site's page may
+        ask, even with the token.
+        """
         if origin not in (None, f"http://{host}", f"https://{host}"):
-            return False
+            return (
+                f"the page is of {origin!r}, but the request is for the host {host!r}. A proxy has "
+                "to pass the Host header on"
+            )
         given = (authorization or "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
+        if self._token and hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+            return None
+        return "the token is wrong"
 
 
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d*)?", re.IGNORECASE)

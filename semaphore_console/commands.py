@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from aiohttp.web import AppRunner, BaseSite
     from scrapy.settings import BaseSettings
 
-    Serve = Callable[[BaseSettings, argparse.Namespace, int], Coroutine[Any, Any, None]]
+    Serve = Callable[[BaseSettings, argparse.Namespace], Coroutine[Any, Any, None]]
 
 LOOPBACK = "127.0.0.1"
-PAGE_PORT = "8379"
-GATE_PORT = "8380"
+PAGE_PORT = 8379
+GATE_PORT = 8380
 TOKEN = "SEMAPHORE_TOKEN"  # in the environment
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     text = f"the address to listen on (default: {LOOPBACK}, for this machine only)"
     parser.add_argument("--host", default=LOOPBACK, help=text)
-    _add_port(parser, PAGE_PORT, "")
+    _add_port(parser, PAGE_PORT)
     parser.add_argument(
         "--token",
         help="the password for changes from the page; without one the page is read-only. If "
@@ -53,23 +53,28 @@ def _add_gate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--socket", metavar="PATH", help=text)
 
 
-def _add_port(parser: argparse.ArgumentParser, default: str, of: str) -> None:
+def _add_port(parser: argparse.ArgumentParser, default: int, of: str = "") -> None:
     text = f"{of}0 picks a free port (default: {default})"
-    parser.add_argument("--port", default=default, help=text)
+    parser.add_argument("--port", help=text)
+
+
+def _port(options: argparse.Namespace, default: int) -> int:
+    if options.port is None:
+        return default
+    allowed = "an integer from 0 to 65535"
+    return check_integer(options.port, "--port", least=0, most=65535, allowed=allowed, text=True)
 
 
 def _run(serve: Serve, settings: BaseSettings, options: argparse.Namespace) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     check_installed("aiohttp")
-    allowed = "an integer from 0 to 65535"
-    port = check_integer(options.port, "--port", least=0, most=65535, allowed=allowed, text=True)
     if not settings.getbool("LOG_ENABLED"):  # warnings are printed: a server that is away, and bugs
         for package in ("semaphore_middleware", __package__):
             logging.getLogger(package).addHandler(logging.StreamHandler())
-    asyncio.run(serve(settings, options, port))
+    asyncio.run(serve(settings, options))
 
 
-async def _serve_page(settings: BaseSettings, options: argparse.Namespace, port: int) -> None:
+async def _serve_page(settings: BaseSettings, options: argparse.Namespace) -> None:
     check_installed("prometheus_client")
     from aiohttp.web import TCPSite
 
@@ -78,7 +83,7 @@ async def _serve_page(settings: BaseSettings, options: argparse.Namespace, port:
     from semaphore_console.server import make_runner
 
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
-    host = options.host
+    host, port = options.host, _port(options, PAGE_PORT)
     auth = Auth(host, token)
     end = _ended()
     sections = load_sections(settings)
@@ -91,13 +96,15 @@ async def _serve_page(settings: BaseSettings, options: argparse.Namespace, port:
             await end.wait()
 
 
-async def _serve_permits(settings: BaseSettings, options: argparse.Namespace, port: int) -> None:
+async def _serve_permits(settings: BaseSettings, options: argparse.Namespace) -> None:
     from aiohttp.web import TCPSite, UnixSite
 
     from semaphore_console.auth import OwnNames
     from semaphore_console.gate import Gate
 
-    path = options.socket
+    path, port = options.socket, _port(options, GATE_PORT)
+    if path and options.port is not None:
+        raise CommandError("give --port or --socket, not both", Status.WRONG)
     end = _ended()
     semaphore, limits_of = node_of(settings, "gate")
     await semaphore.open(wait=False)  # a missing server is an error now; later it is waited for

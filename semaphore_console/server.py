@@ -179,7 +179,7 @@ class Page:
         await asyncio.gather(*(poller.look() for poller in pollers))
 
     async def token(self, request: web.Request) -> web.Response:
-        """Status 204 for the right token, 403 for any other."""
+        """Status 204 for the right token on this page, else 403."""
         self._check_token(request)
         return web.Response(status=204)
 
@@ -202,8 +202,8 @@ class Page:
 
     def _check_token(self, request: web.Request) -> None:
         given = map(request.headers.get, ("Authorization", "Origin", "Host"))
-        if not self._auth.may_change(*given):
-            raise web.HTTPForbidden(text="the token is wrong")
+        if refusal := self._auth.refusal(*given):
+            raise web.HTTPForbidden(text=refusal)
 
 
 def _problem(poller: Poller[Any]) -> str | None:

@@ -79,6 +79,8 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
             project.write_page(options, kept)
         except OSError as error:
             raise CommandError(f"--page {options.page}: {error.strerror}", Status.WRONG) from None
+    elif options.use or options.contact:
+        raise CommandError("--use and --contact are only for --page", Status.WRONG)
     if options.json:
         rows = [{"practice": name, "state": row[0], "how": row[1]} for name, row in kept.items()]
         print(json.dumps({"practices": rows}, indent=1))

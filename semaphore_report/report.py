@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 NAMED_PAUSES = 20  # the last ones, in text
 HOUR_S = 3600
+DEFAULT_PERIOD = "7d"
 CHART = (720, 120)  # width and height of a chart, in its own units
 
 
@@ -50,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `report`."""
     add = parser.add_argument
     add("name", metavar="HOST", help="a site's host, or another scope")
-    add("--since", metavar="PERIOD", default="7d", help="of the last 7d (default), 12h, 90m...")
+    add("--since", metavar="PERIOD", help=f"of the last {DEFAULT_PERIOD} (default), 12h, 90m...")
     add("--json", action="store_true", help="print JSON, which --from can read")
     add("--html", metavar="FILE", help="write a page that the site's owner can read")
     add("--from", dest="source", metavar="FILE", help="read the output of --json, not a server")
@@ -65,10 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Print or write the report; with `--verify` the verdict."""
-    if options.verify and options.json:
-        raise CommandError("give --verify or --json, not both", Status.WRONG)
+    _check_options(options)
     scope = scope_name(options.name)
-    period = parse_period(options.since, "--since")
+    period = parse_period(options.since or DEFAULT_PERIOD, "--since")
     if options.source:
         history = _read(options.source, scope)
         if history is None:
@@ -89,6 +89,16 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     elif not options.html:
         _show(history)
     return Status.DONE
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse options that would have no effect beside the others."""
+    if options.verify and options.json:
+        raise CommandError("give --verify or --json, not both", Status.WRONG)
+    if options.source and options.since:
+        raise CommandError("give --from or --since, not both", Status.WRONG)
+    if not options.verify and (options.agent or options.address):
+        raise CommandError("--agent and --address are only for --verify", Status.WRONG)
 
 
 def _read(source: str, scope: str) -> History | None:

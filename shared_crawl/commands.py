@@ -274,7 +274,7 @@ def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
             text = f"{clean(str(error))}; the lines before it are queued"
             raise CommandError(text, Status.WRONG) from None
     known = found[Queued.DUPLICATE]
-    left_out = f"; {known:,} were queued before" if known else ""
+    left_out = f"; queued before: {known:,}" if known else ""
     print(f"{clean(options.name)}: {count(found[Queued.YES], 'request')} queued{left_out}.")
     if begins:
         print(f"There was no crawl '{clean(options.name)}': it begins with this.")
@@ -286,6 +286,8 @@ def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]
     if options.names:
         return nullcontext(options.names)
     if options.file is None:
+        if sys.stdin.isatty():
+            print("One URL or JSON object a line; Ctrl-D ends them.", file=sys.stderr)
         return nullcontext(sys.stdin)
     try:
         return Path(options.file).open(encoding="utf-8")

@@ -80,10 +80,16 @@ def test_the_token_may_change_and_only_from_this_page(
     authorization: str | None, origin: str | None, allowed: bool
 ) -> None:
     auth, nobody = Auth("127.0.0.1", "secret"), Auth("127.0.0.1", None)
-    assert auth.may_change(authorization, origin, "localhost:1") is allowed
-    assert not auth.may_change(authorization, "http://", None)
-    assert not nobody.may_change(authorization, origin, "localhost:1")
+    assert (auth.refusal(authorization, origin, "localhost:1") is None) is allowed
+    assert auth.refusal(authorization, "http://", None)
+    assert nobody.refusal(authorization, origin, "localhost:1")
     assert (auth.allows_changes, nobody.allows_changes) == (True, False)
+
+
+def test_a_page_behind_a_proxy_that_hides_its_host_is_told_so() -> None:
+    refusal = Auth("127.0.0.1", "secret").refusal("Bearer secret", "https://a.corp", "localhost:1")
+    assert refusal is not None
+    assert "'https://a.corp', but the request is for the host 'localhost:1'" in refusal
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "tökén", "a\nb"])

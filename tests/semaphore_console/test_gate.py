@@ -245,6 +245,9 @@ def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
 def test_a_unix_socket_is_one_gate_s(server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "gate"
     arguments = (*GATE, "--socket", str(path))
+    with listening(server, tmp_path, *arguments, "--port", "0") as (process, _):
+        assert process.wait() == 2
+        assert process.log.endswith("give --port or --socket, not both\n")
     with listening(server, tmp_path, *arguments) as (process, address):
         assert address == str(path)
         with curl("--unix-socket", address, f"http://any/permit/{HOST}") as client:

@@ -181,6 +181,7 @@ async def test_what_cannot_be_published_is_refused(server: RedisServer, tmp_path
         (("--page", str(tmp_path), *PAGE_OPTIONS), needed),
         (("--page", str(tmp_path), *PAGE_OPTIONS[:4], *obey), needed),
         (("--page", str(file), *PAGE_OPTIONS, *obey), f"--page {file}: File exists"),
+        (("--contact", "us"), "--use and --contact are only for --page"),
     ):
         ran = await semaphore(server, "etiquette", *options)
         assert (ran.status, ran.out) == (2, "")

@@ -217,6 +217,13 @@ async def test_it_asks_whose_lines_are_meant(server: RedisServer, tmp_path: Path
     ):
         ran = await semaphore(server, "report", SITE, "--verify", str(log), *words)
         assert (ran.status, said in ran.err) == (2, True)
+    for line, said in (
+        ("--agent crawler", "--agent and --address are only for --verify"),
+        ("--address 192.0.2.1", "--agent and --address are only for --verify"),
+        (f"--from {log} --since 1d", "give --from or --since, not both"),
+    ):
+        ran = await semaphore(server, "report", SITE, *line.split())
+        assert (ran.status, ran.out, said in ran.err) == (2, "", True)
     packed = gzip.compress(log.read_bytes())
     for number, broken in enumerate((packed[:-20], packed[:15] + b"\xff" + packed[16:])):
         log = tmp_path / f"{number}.gz"

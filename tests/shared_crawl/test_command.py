@@ -27,9 +27,9 @@ def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, s
     return process.wait(), process.log
 
 
-def ran(server: RedisServer, *words: str) -> Ran:
+def ran(server: RedisServer, *words: str, **terminal: Any) -> Ran:
     """`scrapy frontier ...`, in a thread: this one has a loop that runs."""
-    command = semaphore(server, *words, command="frontier")
+    command = semaphore(server, *words, command="frontier", **terminal)
     with ThreadPoolExecutor() as threads:
         return threads.submit(asyncio.run, command).result()
 
@@ -160,11 +160,16 @@ def test_requests_are_added_from_wherever_they_are(
     assert ran(server, "add", "site", *asked) == (0, begun, "")
     file = tmp_path / "urls"
     file.write_text("\ufeff# pages\nhttps://a.example/1\n\n  # more\nhttps://a.example/3\n")
-    said = "site: 1 request queued; 1 were queued before.\n"
+    said = "site: 1 request queued; queued before: 1.\n"
     assert ran(server, "add", "site", "-f", str(file)) == (0, said, "")
     one = node(client, "one", crawl="site")
     urls = [json.loads(one.pop().data)["url"] for _ in range(3)]
     assert urls == [f"https://a.example/{page}" for page in (2, 1, 3)]
+    hint = "One URL or JSON object a line; Ctrl-D ends them.\n"
+    for in_terminal, shown in ((False, ""), (True, hint)):
+        url = f"https://a.example/typed-{in_terminal}"
+        told = ran(server, "add", "site", answer=url, in_terminal=in_terminal)
+        assert told == (0, "site: 1 request queued.\n", shown)
     wrong = tmp_path / "wrong"
     wrong.write_text("# pages\n\na\n")
     for words, said in (
