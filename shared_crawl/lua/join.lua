@@ -79,15 +79,17 @@ local function change_budgets()
   redis.call('HDEL', run, 'checked', 'check_from')
 end
 
--- The clock is lost with `run`, and a wall clock set back leaves what was timed by it far ahead: no lease is
--- longer than one from now.
-local function shorten_leases()
-  local longest = now + lease_ms
-  for _, key in ipairs({ nodes, working }) do
-    for _, member in ipairs(redis.call('ZRANGE', key, '(' .. longest, '+inf', 'BYSCORE')) do
-      redis.call('ZADD', key, longest, member)
-    end
+-- With `run` are lost the clock of the leases and the budgets of what is taken: all of it goes back, and its
+-- nodes begin anew. True if none is left.
+local function stop_lost_nodes()
+  for _, member in ipairs(redis.call('ZRANGE', taken, 0, GIVEN_BACK_AT_ONCE - 1)) do
+    redis.call('ZREM', taken, member)
+    put_back(string.match(member, '^%Z*%z(.*).....$'), failures_of(member))
   end
+  if redis.call('EXISTS', taken) == 1 then return false end
+  redis.call('UNLINK', nodes, working)
+  notify_hungry_nodes()
+  return true
 end
 
 -- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
@@ -117,7 +119,7 @@ if of_run and has_other_budgets and has_nodes then
   return { 'budgets', most_pages, most_of_site, most_of_domain }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
-if not clock then shorten_leases() end
+if not run_id and not stop_lost_nodes() then return { 'again' } end
 local goes_on = run_id and not (ended or is_another)
 if goes_on and has_other_budgets and not stop_some(redis.call('ZRANGE', working, 0, -1)) then
   return { 'again' }
