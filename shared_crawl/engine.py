@@ -147,6 +147,23 @@ class CrawlEngine(Engine):
         if engine._start is not None:
             engine._start = paced(engine._start)
 
+    @property
+    def reads_start(self) -> bool:
+        """True while the spider's `start` has not ended.
+
+        Private: `_start`, as the engine tells nobody.
+        """
+        return self._crawler.engine._start is not None
+
+    def finish(self) -> None:
+        """Let the spider close, as there is nothing left to crawl. A `start` that waits for more is
+        not waited for.
+        """
+        if self.reads_start:
+            self.close_soon("finished")
+        else:
+            self.wake()
+
     def send_request_dropped(self, request: Request) -> None:
         """Send the signal `request_dropped`. The engine itself sends it only for schedulers that
         reject duplicates at once.

@@ -195,6 +195,11 @@ class NodeState:
             return False
         return bool(self.outbox or self.prefetch.ready or self.prefetch.may_have_more)
 
+    @property
+    def is_fed(self) -> bool:
+        """True if the spider's `start` is a feed of requests."""
+        return self._start.is_feed
+
     # Calls --------------------------------------------------------------------------------------
 
     @property
@@ -273,7 +278,7 @@ class NodeState:
             case IdleCall(), IdleReply():
                 self._on_idle_reply(call, reply, now)
             case StartsCall(), list():
-                self._on_starts(reply)
+                self._on_starts(reply, now)
 
     def on_timeout(self, call: SyncCall) -> None:
         """The server did not reply to this call in time."""
@@ -288,6 +293,9 @@ class NodeState:
         """A call has renewed the lease. What has changed since it was made is told at once."""
         if reply.lease_expired:
             self._on_lease_expired(call.made_at)
+            # The server may still have as this node's what it has forgotten.
+            self._was_heard = False
+            self.has_work.set()
         is_told = (call.working, call.stopping) == (self._working, self.prefetch.is_closing)
         self._renewal_at = call.made_at + self.interval_s if is_told else 0.0
 
@@ -350,7 +358,7 @@ class NodeState:
                 self._on_misfit(error)
         self.prefetch.on_taken(demand, requests)
 
-    def _on_starts(self, claims: Claims) -> None:
+    def _on_starts(self, claims: Claims, now: float) -> None:
         self._starts_due = False
         for claim, text in claims:
             try:
@@ -367,6 +375,7 @@ class NodeState:
             self._idle = Idle.NO
             self.has_work.set()
         else:
+            self._check_at = now + STARTS_POLL_S  # nothing tells of new ones
             self._on_no_starts()
 
     def _on_no_starts(self) -> None:
@@ -467,6 +476,7 @@ class NodeState:
         self._working = True
         self._idle = Idle.NO  # the start requests are made once more
         self.sums.send_again()
+        self.outbox.begin_anew()
         for taken in self.prefetch.forget_all():
             self.enqueue(self.codec.decode(taken.data))
         self.prefetch.on_new_requests()
@@ -478,7 +488,7 @@ class NodeState:
             self.end.drop(request)
             self._engine.send_request_dropped(request)
         self.prefetch.forget_all()
-        self._engine.wake()
+        self._engine.finish()
 
     def end_undone(self, missing: Missing) -> None:
         """The crawl has ended for this node, and is not done."""

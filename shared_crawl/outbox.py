@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -122,6 +123,12 @@ class Outbox:
         self._sent_before = []
         self._sent = []
         self._unsent.extendleft(reversed(again))
+
+    def begin_anew(self) -> None:
+        """The server has lost the run, and with it the claims on the start requests in hand."""
+        self._unsent = deque(
+            (replace(new, claim=b""), request) for new, request in self._unsent if new.place
+        )
 
     def clear(self) -> list[Request]:
         """Forget all requests. Returns the unsent ones, without those to be sent again."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Self, cast
 
 from scrapy import Request, Spider, signals
@@ -148,13 +149,17 @@ class Scheduler(BaseScheduler):
         except CloseSpider as stop:
             self.engine.close_when_opened(stop.reason)
         else:
-            self.engine.pace_start(self._starts)
+            self.engine.pace_start(partial(self._starts, self.client.run))
             self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
 
-    async def _starts(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The spider's start requests, paced. After an error in them some may be missing."""
+    async def _starts(self, run: bytes, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The spider's start requests in a run, paced. After an error in them some may be
+        missing.
+        """
         try:
             async for item in self.state.outbox.paced(start):
+                if self.client.run != run and not self.state.is_fed:
+                    return  # they are made once more, from the first one on
                 yield item
         except Exception as error:
             if not (START_MAY_CLOSE and isinstance(error, CloseSpider)):
@@ -229,9 +234,10 @@ class Scheduler(BaseScheduler):
         elif was_idle and not self.state.end.has_come:
             self.state.on_idle()
             return True
+        if self.state.end.has_come:
+            return False
         # While the server is away nobody knows what there is: the spider must not count as idle.
-        is_unknown = self.session.is_away and not self.state.end.has_come
-        return self.state.has_pending or is_unknown or self.restart is not None
+        return self.state.has_pending or self.session.is_away or self.restart is not None
 
     def _spider_idle(self) -> None:
         self.is_idle = True
@@ -290,11 +296,13 @@ class Scheduler(BaseScheduler):
         if self.restart is not None:
             self.restart.cancel()  # what it has queued is lost again
         self.state.codec.begin_anew()
+        if self.state.is_fed and self.engine.reads_start:
+            return  # it goes on
         self.restart = asyncio.create_task(self._enqueue_start_requests())
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.crawl_start_requests(self._starts)
+            await self.engine.crawl_start_requests(partial(self._starts, self.client.run))
         except Exception:
             logger.exception("Error while reading the start requests once more")
         finally:

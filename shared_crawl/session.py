@@ -308,7 +308,9 @@ class CrawlSession:
             except CrawlEndedError as error:
                 is_older = error.run and error.run == self._client.run_before
                 if not is_older and error.ago < now - self._joined_at:
-                    self._state.end_crawl()  # others have begun it anew, and done it all
+                    logger.warning("The crawl's server had lost its data: others have started over")
+                    self._state.end.log_missing(error.missing)
+                    self._state.end_crawl()
                     return
                 # The server has gone back to data from before this run.
                 await self._client.join(self._identity, new_run=True)

@@ -49,6 +49,11 @@ class SpiderStart:
         finally:
             self._waits_since = math.inf
 
+    @property
+    def is_feed(self) -> bool:
+        """True if no other node makes what it yields."""
+        return self._is_feed or self._once is False
+
     def is_start(self, request: Request) -> bool:
         """True if `start` has yielded this request."""
         return request in self._requests

@@ -12,8 +12,11 @@ if not run_id or (ended and how ~= 'forget') then return { 'none' } end
 if how ~= 'forget' and is_of_other_version() then return { 'version', version_of_run or '' } end
 if how == 'forget' then
   -- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py.
-  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', clock + math.max(0, WALL - wall))
-  local has_nodes = redis.call('EXISTS', nodes) == 1
+  -- Those that are stopping are in `working` only.
+  for _, key in ipairs({ nodes, working }) do
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', clock + math.max(0, WALL - wall))
+  end
+  local has_nodes = redis.call('EXISTS', nodes, working) > 0
   redis.call('HDEL', run, 'timed')
   redis.call('UNLINK', aside, failed, budgets, stats)
   end_run()

@@ -88,6 +88,7 @@ class FakeEngine:
 
     def __init__(self, start: Any) -> None:
         self.running = True
+        self.closed: list[str] = []  # with these reasons
         self._start = start
         self.woken = asyncio.Event()
         self._slot = SimpleNamespace(
@@ -106,7 +107,7 @@ class FakeEngine:
         self.scraper = SimpleNamespace(spidermw=self, call_spider_async=self.call_spider_async)
 
     async def close_spider_async(self, *, reason: str) -> None:
-        pass
+        self.closed.append(reason)
 
     async def call_spider_async(self, _result: Response | Failure, _request: Request) -> None:
         pass

@@ -148,6 +148,8 @@ def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: N
     one.fill(b=3, c=3)
     one.finishes(one.pop(), Outcome.FAILED)
     two.pop()
+    one.leaves()
+    result_of(two.sync(stopping=True))  # it has left the list of nodes, and still works
     one.drops()
     assert crawl_keys(client) == []
     assert client.ttl(one.keys.key("run")) <= 3600

@@ -40,6 +40,9 @@ class Engine:
     def wake(self) -> None:
         self.wakes += 1
 
+    def finish(self) -> None:
+        self.wakes += 1
+
     def send_request_dropped(self, request: Request) -> None:
         self.dropped.append(request.url)
 
@@ -284,6 +287,37 @@ def test_start_requests_of_users_come_before_the_end() -> None:
     assert isinstance(call, StartsCall)
     node.reply(call, [])
     assert isinstance(node.call(), IdleCall)
+
+
+def test_start_requests_of_users_that_are_in_hand_are_queued_in_a_new_run() -> None:
+    node = Node(start_key="starts")
+    node.reply(node.idles(), [(b"1", b"http://a/"), (b"2", b"no URL")])
+    node.state.begin_anew()
+    assert [(new.claim, bool(new.place)) for new in node.exchange().new] == [(b"", True)]
+
+
+def test_the_users_key_is_looked_at_while_a_page_is_slow() -> None:
+    node = Node(start_key="starts")
+    node.begins("http://a/")
+    assert node.asks() is None
+    node.exchange()
+    node.reply(node.call(), [])
+    assert node.call() is None
+    node.now += 1.0
+    assert node.state.call_at <= node.now
+    node.state.begin_turn(node.now)
+    node.exchange()
+    assert isinstance(node.call(), StartsCall)
+
+
+def test_after_the_end_of_its_lease_a_node_says_what_it_has(node: Node) -> None:
+    (page,) = node.begins("http://a/")
+    assert node.asks() is None
+    node.exchange(node.taken("http://b/"), lease_expired=True)
+    held = node.syncs().held
+    assert held is not None
+    assert (len(held.ready), len(held.started)) == (1, 1)
+    assert page in node.engine.in_progress
 
 
 def test_a_node_without_the_users_key_takes_what_another_has_left_of_it(node: Node) -> None:

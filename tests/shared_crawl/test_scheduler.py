@@ -352,11 +352,14 @@ async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it
         client.flushall()
         ended = round(1000 * (time.time() - ago))
         client.hset(node.key("run"), mapping={"id": "an older run", "ended": ended})
-        client.expire(node.key("run"), 3600)
+        client.hset(node.key("aside"), "a", "request")
+        for part in ("run", "aside"):
+            client.expire(node.key(part), 3600)
         node.enqueue("http://a/link")
         await eventually(lambda: node.unfinished == 2 or node.state.end.has_come)
         assert node.state.end.has_come != begins
         assert ("starts over" in caplog.text) == begins
+        assert node.state.end.has_failed != begins
 
 
 async def test_the_run_before_is_known_though_its_id_was_lost(client: Redis) -> None:
@@ -406,6 +409,35 @@ async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -
         await restart
         await node.has_unfinished(3)
         assert node.scheduler.restart is None
+
+
+@pytest.mark.parametrize(("once", "rest"), [(True, []), (False, ["http://a/last"])])
+async def test_a_start_that_is_lost_halfway_is_not_read_twice(
+    client: Redis, once: bool, rest: list[str]
+) -> None:
+    async def start() -> AsyncIterator[Request]:
+        yield Request("http://a/first")
+        yield Request("http://a/last")
+
+    starts = start()
+    async with joined(client, starts, CRAWL_START_ONCE=once) as node:
+        first = await anext(node.engine._start)
+        node.engine.start_again = start
+        client.flushall()
+        node.enqueue(first.url)
+        await node.has_unfinished(2 if once else 1)
+        assert [request.url async for request in node.engine._start] == rest
+
+
+async def test_a_start_that_waits_does_not_outlive_the_crawl(client: Redis) -> None:
+    async def start() -> AsyncIterator[Request]:
+        await asyncio.Event().wait()
+        yield Request("http://a/never")
+
+    async with joined(client, start()) as node:
+        node.other().drops()
+        node.enqueue("http://a/link")
+        await eventually(lambda: node.engine.closed == ["finished"])
 
 
 async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> None:
