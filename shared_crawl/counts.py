@@ -26,7 +26,7 @@ class Counts:
     """The size of a shared crawl."""
 
     exists: bool
-    nodes: int  # joined, and with a lease
+    nodes: int  # with a lease, also those that are stopping
     sites: int  # with queued requests
     queued: int  # requests to be taken
     taken: int  # requests taken by nodes, and not finished
@@ -39,11 +39,11 @@ class Counts:
     @classmethod
     def from_replies(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
-        time, nodes, *numbers, seen, (id, pages, ended, wall, clock, undone) = replies
+        time, nodes, working, *numbers, seen, (id, pages, ended, wall, clock, undone) = replies
         sites, queued, suspects, taken, set_aside, failed, claims = numbers
         return cls(
             exists=id is not None,
-            nodes=_living(nodes, time, float(wall or 0), float(clock or 0)),
+            nodes=_living([*nodes, *working], time, float(wall or 0), float(clock or 0)),
             sites=sites,
             queued=queued + suspects + claims,
             taken=taken,
@@ -70,19 +70,20 @@ class Counts:
 
 def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
     """Read-only commands, for `Counts.from_replies`."""
-    nodes = ("ZRANGE", keys.key("nodes"), 0, -1, "WITHSCORES")
+    leases = [("ZRANGE", keys.key(part), 0, -1, "WITHSCORES") for part in ("nodes", "working")]
     sizes = [(command, keys.key(part)) for command, part in SIZES]
     run = ("HMGET", keys.key("run"), "id", "pages", "ended", "wall", "clock", "undone")
-    return [("TIME",), nodes, *sizes, ("HGET", keys.key("seen"), "count"), run]
+    return [("TIME",), *leases, *sizes, ("HGET", keys.key("seen"), "count"), run]
 
 
-def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: float) -> int:
+def _living(leases: Sequence[bytes], time: Sequence[bytes], wall: float, clock: float) -> int:
     """The number of nodes with a lease. Leases are timed by the crawl's clock. It stands still
     while no node calls, so the server's wall clock tells the time since the last call, as in
     end.lua.
     """
     now = clock + silent_ms(time, wall)
-    return sum(float(lease_end) > now for lease_end in nodes[1::2])
+    pairs = zip(leases[::2], leases[1::2], strict=True)
+    return len({node for node, lease_end in pairs if float(lease_end) > now})
 
 
 def silent_ms(time: Sequence[bytes], wall: float) -> float:

@@ -150,6 +150,7 @@ def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: N
     two.pop()
     one.leaves()
     result_of(two.sync(stopping=True))  # it has left the list of nodes, and still works
+    assert (one.size.state, one.size.nodes) == ("running", 1)
     one.drops()
     assert crawl_keys(client) == []
     assert client.ttl(one.keys.key("run")) <= 3600
