@@ -9,12 +9,16 @@ from weakref import WeakMethod
 
 from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
+from requests.exceptions import ChunkedEncodingError, ContentDecodingError
 
 from semaphore_clients import scope_of
 
 if TYPE_CHECKING:
     from semaphore_middleware import SyncSemaphore
     from semaphore_middleware.model.limits import GivenLimit
+
+IN_REDIRECTS = (ChunkedEncodingError, ContentDecodingError, RuntimeError)
+"""Errors in a redirect's body, which requests ignores."""
 
 
 class SemaphoreAdapter(HTTPAdapter):
@@ -28,8 +32,9 @@ class SemaphoreAdapter(HTTPAdapter):
     - `options`: those of requests' `HTTPAdapter`.
 
     A permit is given back when the body of the response has been read, or the response is closed;
-    with `stream=True` either is yours to do. If it is lost before that, the request runs on, and
-    then raises `PermitLostError`. A request raises what `SyncSemaphore.permit` raises.
+    with `stream=True` either is yours to do, else the body has been read before hooks are called.
+    If the permit is lost before that, the request runs on, and then raises `PermitLostError`. A
+    request raises what `SyncSemaphore.permit` raises.
     """
 
     def __init__(
@@ -44,17 +49,33 @@ class SemaphoreAdapter(HTTPAdapter):
         self._limit = limit
         self._timeout = timeout
 
-    def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
+    def send(
+        self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any
+    ) -> Response:
         """Called by requests."""
         scope = scope_of(request.url or "")
         with ExitStack() as held:
             held.enter_context(self._semaphore.permit(scope, self._limit, self._timeout))
-            response = super().send(request, *arguments, **options)
+            response = super().send(request, stream, *arguments, **options)
             raw = response.raw
             to_end = held.pop_all()
             raw.close = _ending(raw.close, to_end)
             raw.release_conn = _ending(raw.release_conn, to_end)  # at the end of a body
+        if not stream:
+            _read_body(response)
         return response
+
+
+def _read_body(response: Response) -> None:
+    """Read the body, or close the response. requests would read it after the hooks, and would not
+    close a response whose hook or body fails; and the error keeps the response.
+    """
+    try:
+        _ = response.content
+    except BaseException as error:
+        response.close()
+        if not (response.is_redirect and isinstance(error, IN_REDIRECTS)):
+            raise
 
 
 def _ending(method: Callable[[], object], held: ExitStack) -> Callable[[], None]:

@@ -119,10 +119,12 @@ async def test_an_error_gives_the_permit_back(
     server: RedisServer, site: Site, opened: Opens
 ) -> None:
     async with opened(server) as get:
-        for path in ("/drop", "/drop-midway"):
-            with pytest.raises((httpx.TransportError, requests.RequestException)):
+        site.headers_of["/large"] = {"Content_Encoding": "gzip"}  # which it is not
+        for path in ("/drop", "/drop-midway", "/large"):
+            with pytest.raises((httpx.RequestError, requests.RequestException)) as caught:
                 await get(site.url(path))
             await eventually(lambda: server.members() == {})
+            del caught  # it may keep the response
         for url in ("example.com/x", "/x", "http:///x"):
             with pytest.raises(ValueError, match=url.removeprefix("http://")):
                 await get(url)
@@ -158,6 +160,25 @@ async def test_a_request_whose_permit_is_lost_raises_that(
             await eventually(lambda: recorder.count(PermitLost) == 2)
             site.let_go()
         assert [type(error) for error in await both] == [PermitLostError, PermitLostError]
+
+
+async def test_requests_reads_a_body_before_its_hooks_and_ignores_a_redirects(
+    server: RedisServer, site: Site
+) -> None:
+    def check(response: requests.Response, **_: Any) -> None:
+        assert server.members() == {}
+        response.raise_for_status()
+
+    site.headers_of["/redirect/page/"] = {"Content_Encoding": "gzip"}  # which it is not
+    async with with_requests(server) as get:
+        assert await get(site.url("/redirect/page/")) == 200
+    with session_of(server) as session:
+        session.hooks["response"] = [check]
+        get = in_thread(lambda url: session.get(url, timeout=TIMEOUT_S).status_code)
+        with pytest.raises(requests.HTTPError):
+            await get(site.url("/status/503"))
+        assert await get(site.url("/page/")) == 200
+    assert server.members() == {}
 
 
 async def test_a_cancelled_request_gives_its_permit_back(server: RedisServer, site: Site) -> None:

@@ -200,6 +200,7 @@ def response(
 
 PAGE = "<!doctype html>\n<title>A page</title>\n"
 MOVED = '<meta http-equiv="refresh" content="0; url={}">'
+LARGE = bytes(20_000)
 FIRST_PART = b"the first part of a body"
 
 
@@ -213,7 +214,7 @@ class Site(JudgingSite):
     /take/0.3/...       answers after so many seconds
     /half/...           sends headers and a part of the body at once, the rest after `let_go()`
     /never              does not answer
-    /large              a body of 10 kB
+    /large              `LARGE`, with `headers_of` that path, as /redirect/... has if there are any
     /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own
                         word; /redirect//host:port/... to another host
     /status/503         that status, each time; /status-once/503 the first time, then a page
@@ -287,14 +288,16 @@ class Site(JudgingSite):
                 visit.answer(self._response(visit, kind, rest, query))
 
     def _response(self, visit: Visit, kind: str, rest: str, query: str) -> bytes:
-        page = response(PAGE, **self.headers_of.get(visit.path, {}))
+        headers = self.headers_of.get(visit.path, {})
+        page = response(PAGE, **headers)
         match kind:
             case "page" | "slow":
                 return page
             case "large":
-                return response(bytes(10_000), kind="application/octet-stream")
+                return response(LARGE, kind="application/octet-stream", **headers)
             case "redirect":
-                return response(status=302, Location=f"/{rest}?{query}")
+                body = LARGE if headers else b""
+                return response(body, 302, Location=f"/{rest}?{query}", **headers)
             case "refresh":
                 return response(MOVED.format(f"/{rest}?{query}"))
             case "status":
