@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import TextIOWrapper
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from operator import attrgetter
 from pathlib import Path
 
@@ -32,7 +32,7 @@ GAP_SLACK_S = 1.0
 # The common format, and the combined one with user agent; both may have a duration at the end.
 LINE = re.compile(
     r'(\S+) \S+ \S+ \[([^\]]+)\] "(?:[^"\\]|\\.)*" (\d{3}) (?:\d+|-)'
-    r'(?: "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)")?(?:.*?[\s=]"?(\d+(?:\.\d+)?)"?)?\s*$'
+    r'(?: "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)")?(?:.*?[\s=]"?(\d{1,12}(?:\.\d{1,9})?)"?)?\s*$'
 )
 Network = IPv4Network | IPv6Network
 
@@ -98,10 +98,15 @@ def is_ours(line: LogLine, agent: str, networks: Sequence[Network]) -> bool:
     """True for a request with this in its user agent, from one of these addresses; empty: any."""
     if agent.lower() not in line.agent.lower():
         return False
+    if not networks:
+        return True
     try:
-        return not networks or any(ip_address(line.address) in network for network in networks)
+        address = ip_address(line.address)
     except ValueError:  # a host name
         return False
+    # A server that listens on IPv6 logs 192.0.2.1 as ::ffff:192.0.2.1.
+    mapped = (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
+    return any(address in network or mapped in network for network in networks)
 
 
 class Verdict:

@@ -59,6 +59,7 @@ def log_of(first: int) -> list[str]:
     return [
         *ours(first, int),
         *(line(first + m, 1, agent="curl/8") for m in range(MINUTES)),
+        *(f'{line(first, 1, agent="curl/8").strip()} "{many * "9"}"\n' for many in (400, 5000)),
         "no request\n",
     ]
 
@@ -207,13 +208,17 @@ async def test_it_asks_whose_lines_are_meant(server: RedisServer, tmp_path: Path
     ran = await semaphore(server, "report", SITE, "--verify", str(log), "--address", "192.0.2.0/24")
     assert ran.status == 1
     assert "are not in the report" in ran.out
+    log.write_text(log.read_text("utf-8").replace("192.0.2.7", "::ffff:192.0.2.7"), "utf-8")
+    for network in ("192.0.2.0/24", "::ffff:192.0.2.0/120"):
+        mapped = await semaphore(server, "report", SITE, "--verify", str(log), "--address", network)
+        assert mapped.out.replace("::ffff:", "") == ran.out
     log.write_text("\n".join(["", *log.read_text("utf-8").split("\n"), "another format"]), "utf-8")
     ran = await semaphore(server, "report", SITE, "--verify", str(log), "--address", "192.0.2.0/24")
-    assert "lines in another format than the common or the combined one: 2;" in ran.out
+    assert "lines in another format than the common or the combined one: 4;" in ran.out
     for words, said in (
         (("--json",), "give --verify or --json, not both"),
         (("--address", "here"), "--address here: "),
-        (("--agent", "nobody"), "(lines in another format than the common or the combined one: 2)"),
+        (("--agent", "nobody"), "(lines in another format than the common or the combined one: 4)"),
     ):
         ran = await semaphore(server, "report", SITE, "--verify", str(log), *words)
         assert (ran.status, said in ran.err) == (2, True)
