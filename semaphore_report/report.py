@@ -187,7 +187,7 @@ def read_json(report: Any) -> History:
         minutes=tuple(Minute(**fields) for fields in report["minutes"]),
         pauses=tuple(Pause(**fields) for fields in report["pauses"]),
         changes=tuple(LoggedChange(**fields) for fields in report["changes"]),
-        robotstxt=(),
+        robotstxt=tuple(ObeyedFile(**fields) for fields in report["robotstxt"]),
         ended=tuple((fields["node"], fields["at"]) for fields in report["ended"]),
         jobs=report["jobs"],
     )
@@ -354,7 +354,7 @@ def _rows(rows: Iterable[Sequence[str]]) -> str:
 
 def _file_as_html(file: ObeyedFile) -> str:
     text = escape(file.text) or "(empty, or none: all is allowed)"
-    what = escape(file.problem) or f"status {file.status}"
+    what = escape(file.problem or f"status {file.status}")
     return (
         f"<details><summary>{escape(file.origin)}/robots.txt since {moment(file.at)}, "
         f"last fetched {moment(file.last)}: {what}</summary><pre>{text}</pre></details>"

@@ -8,13 +8,17 @@ import gzip
 import json
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.model.rules import LoggedChange
 from semaphore_report.diary import Batch, Tally
+from semaphore_report.history import History, Minute, ObeyedFile, Pause
+from semaphore_report.report import as_json, read_json
 from tests.semaphore_report.batches import write
 from tests.support.cli import SITE, semaphore
 from tests.support.nodes import Caller
@@ -91,6 +95,24 @@ async def test_it_shows_what_was_done_in_80_columns(server: RedisServer, tmp_pat
         4,
         "scrapy semaphore: nothing is known of 'elsewhere.example'\n",
     )
+
+
+def test_a_saved_report_is_read_whole() -> None:
+    history = History(
+        scope=SITE,
+        since=60.0,
+        until=7200.0,
+        minutes=(Minute(3600, 2, gap=0.5, ok=2),),
+        pauses=(Pause(3601.5, 30.0, 0.0, True, None),),
+        changes=(LoggedChange(3602.5, SITE, {"by": "alice@desk", "concurrency": 2}),),
+        robotstxt=(ObeyedFile(61.5, f"https://{SITE}", 3603.5, 200, "", "Disallow: /x"),),
+        ended=(("a", 3604.5),),
+        jobs={"books": 2},
+    )
+    assert all(getattr(history, part.name) for part in fields(History))
+    report = json.loads(json.dumps(as_json(history)))
+    assert read_json(report) == history
+    assert json.loads(json.dumps(as_json(read_json(report)))) == report
 
 
 Change = Callable[[dict[str, Any], list[str], int], None]
