@@ -121,7 +121,7 @@ class History:
     ended: tuple[tuple[str, float], ...]
     """Nodes that ended without writing their last requests, each with the time it last wrote."""
     jobs: Mapping[str, int]
-    """Requests begun, by job."""
+    """Requests begun, by job: in whole hours of the clock, of which the first holds `since`."""
 
     def hours(self) -> list[Minute]:
         """The sums of all hours with requests."""

@@ -309,7 +309,7 @@ def _lists(history: History) -> list[str]:
         "robots.txt, as it was obeyed": [
             (f"{moment(file.at)} to {moment(file.last)}", file.origin) for file in history.robotstxt
         ],
-        "requests by job": found["jobs"],
+        "requests by job, in whole hours": found["jobs"],
         "ended without writing what they did last": found["ended"],
     }
     texts = []

@@ -81,11 +81,13 @@ async def test_it_shows_what_was_done_in_80_columns(server: RedisServer, tmp_pat
     assert "123.5 kB" in total
     assert "2, 1.5 s apart, one per 2 s" in ran.out
     assert f"alice@desk  limit 2 for {SITE}" in ran.out
+    assert "requests by job, in whole hours\nnews  300" in ran.out
     page = tmp_path / "report.html"
     assert (await semaphore(server, "report", SITE, "--html", str(page))).status == 0
     text = page.read_text("utf-8")
     assert "<svg" in text
     assert "alice@desk" in text
+    assert "counted in whole hours" in text
     assert "http://" not in text
     assert "$" not in text
     ran = await semaphore(server, "report", SITE, "--html", str(tmp_path))
