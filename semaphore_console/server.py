@@ -169,7 +169,9 @@ class Page:
         await self._look()
         newest = None if _problem(self._poller) else self._poller.snapshot
         pollers = zip(self._sections.values(), self._pollers.values(), strict=True)
-        rows = [(section, poller.snapshot or ()) for section, poller in pollers]
+        rows = [
+            (section, poller.snapshot or ()) for section, poller in pollers if not _problem(poller)
+        ]
         body = self._metrics.text(newest, rows)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -11,7 +11,7 @@ from semaphore_console import node_metrics as metrics
 from semaphore_console import poller
 from semaphore_console import server as web
 from semaphore_console.fleet_metrics import ClusterMetrics
-from semaphore_middleware import FairSemaphore
+from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.commands.snapshot import Snapshot
 from shared_crawl.counts import Counts
 from shared_crawl.crawls import Crawls
@@ -123,10 +123,17 @@ async def test_counts_go_on_when_the_server_has_forgotten_them(
             assert seen.scopes("scrapy_semaphore_limit") == set()
 
 
-async def test_they_tell_of_shared_crawls(server: RedisServer) -> None:
+async def test_they_tell_of_shared_crawls(server: RedisServer, monkeypatch: Patch) -> None:
+    async def fail(_: Crawls) -> dict[str, Counts]:
+        raise ServerUnreachableError("no answer")
+
     await set_one_aside(server, "shop")
     async with serving(server) as page:
         assert value(await seen_at(page), "crawl_set_aside", crawl="shop") == 1
+        monkeypatch.setattr(Crawls, "survey", fail)
+        seen = await seen_at(page)
+        assert value(seen, "server_up", prefix="semaphore") == 1
+        assert value(seen, "crawl_set_aside", crawl="shop") is None, "it is old"
 
 
 async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer) -> None:
