@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -25,7 +26,14 @@ from semaphore_middleware.commands.verbs import (
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, refusals_text
 from semaphore_middleware.model.reasons import time_of
-from shared_crawl.client import CrawlEndedError, Ending, OtherRunError, OtherVersionError, Queued
+from shared_crawl.client import (
+    CrawlLostError,
+    Ending,
+    OtherRunError,
+    OtherVersionError,
+    Queued,
+    RunOverError,
+)
 from shared_crawl.crawls import Crawls
 from shared_crawl.settings import CrawlSettings, checked
 from shared_crawl.starts import FIELDS
@@ -258,16 +266,14 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
 def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
     _check_name(options.name)
     crawls = crawls_of(settings)
+    found: Counter[Queued] = Counter()
     with _lines(options) as lines:
         try:
-            found, begins = asyncio.run(crawls.add_starts(options.name, lines, settings))
-        except CrawlEndedError:
-            name = clean(options.name)
-            raise CommandError(
-                f"the crawl '{name}' has ended; begin it anew with -s CRAWL_RUN=new, or drop it: "
-                f"scrapy frontier drop {name}",
-                Status.WRONG,
-            ) from None
+            begins = asyncio.run(crawls.add_starts(options.name, lines, settings, found))
+        except RunOverError as error:
+            before = f"; queued before that: {found[Queued.YES]:,}" if found else ""
+            text = f"{_end_of(clean(options.name), error)}{before}"
+            raise CommandError(text, Status.WRONG) from None
         except (OtherVersionError, OtherRunError) as error:
             raise CommandError(clean(str(error)), Status.WRONG) from None
         except ValueError as error:
@@ -280,6 +286,16 @@ def _add(settings: BaseSettings, options: argparse.Namespace) -> None:
         print(f"There was no crawl '{clean(options.name)}': it begins with this.")
 
 
+def _end_of(name: str, error: RunOverError) -> str:
+    """The reason why nothing can be added to a run, and what to do."""
+    if isinstance(error, CrawlLostError):
+        return f"the server has lost the crawl '{name}'; add all lines again"
+    return (
+        f"the crawl '{name}' has ended; begin it anew with -s CRAWL_RUN=new, or drop it: "
+        f"scrapy frontier drop {name}"
+    )
+
+
 def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]:
     if options.names and options.file is not None:
         raise CommandError("give URLs or -f FILE, not both", Status.WRONG)
@@ -288,7 +304,11 @@ def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]
     if options.file is None:
         if sys.stdin.isatty():
             print("One URL or JSON object a line; Ctrl-D ends them.", file=sys.stderr)
-        return nullcontext(sys.stdin)
+        try:
+            return nullcontext(sys.stdin.readlines())
+        except UnicodeDecodeError as error:
+            text = f"standard input: {error}; nothing is queued"
+            raise CommandError(text, Status.WRONG) from None
     try:
         return Path(options.file).open(encoding="utf-8")
     except OSError as error:

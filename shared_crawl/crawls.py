@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,11 +20,11 @@ from shared_crawl.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
 from shared_crawl.codec import StartEncoder
 from shared_crawl.counts import Counts, commands_for
 from shared_crawl.keys import CrawlKeys, index_key
+from shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.starts import stripped
 
 CRAWLS_PER_CALL = 100  # counted in one round trip
-ADDED_PER_CALL = 500  # requests
 
 
 class Crawls:
@@ -73,20 +73,20 @@ class Crawls:
             await crawl.link.close()
 
     async def add_starts(
-        self, name: str, lines: Iterable[str], settings: BaseSettings
-    ) -> tuple[Counter[Queued], bool]:
-        """Queue start requests, and count the results. True with it if there was no such crawl.
+        self, name: str, lines: Iterable[str], settings: BaseSettings, found: Counter[Queued]
+    ) -> bool:
+        """Queue start requests, and count the results in `found`. True if there was no such crawl.
         This may begin the first run of a crawl, or with `CRAWL_RUN` a further one. Empty lines and
-        lines with `#` at the beginning are skipped. `settings` are the project's.
+        lines with `#` at the beginning are skipped. `settings` are the project's. The lines should
+        be there: while one is waited for, nothing renews this node's lease.
 
-        Raises `CrawlEndedError`, and `ValueError` for a wrong line: the lines before it are queued.
+        Raises `RunOverError`, and `ValueError` for a wrong line: the lines before it are queued.
         """
         written = (
             (number, line)
             for number, line in enumerate(map(stripped, lines), 1)
             if line and not line.startswith("#")
         )
-        found: Counter[Queued] = Counter()
         async with self.open_crawl(name) as crawl:
             begins = not (await crawl.counts()).exists
             try:  # the reply to the call that joins may be lost
@@ -94,20 +94,12 @@ class Crawls:
                 in_common = joined.identity
                 serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
                 encoder = StartEncoder(settings, in_common.get("spider", name), serializer)
-                while some := list(itertools.islice(written, ADDED_PER_CALL)):
-                    new: list[NewRequest] = []
-                    try:
-                        for number, line in some:
-                            try:
-                                new.append(encoder.encode(line))
-                            except ValueError as error:
-                                raise ValueError(f"line {number}: {error}") from None
-                    finally:
-                        found.update((await crawl.sync(new, working=True)).queued)
+                for batch in _batches_of(written, encoder):
+                    found.update((await crawl.sync(batch, working=True)).queued)
             finally:
                 with suppress(ServerUnreachableError):  # it leaves when its lease ends
                     await crawl.leave()
-        return found, begins
+        return begins
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
         """Counts by crawl. Keys of other types, or with texts in place of numbers, are not ours:
@@ -136,6 +128,30 @@ class Crawls:
             with suppress(UnicodeDecodeError):  # not ours
                 names.append(key[len(head) : -len(tail)].decode("utf-8", "surrogatepass"))
         return names
+
+
+def _batches_of(
+    lines: Iterable[tuple[int, str]], encoder: StartEncoder
+) -> Iterator[list[NewRequest]]:
+    """The requests in numbered lines, as many at once as a call may have. Raises `ValueError` for a
+    wrong line, after the requests before it.
+    """
+    batch: list[NewRequest] = []
+    size = 0
+    for number, line in lines:
+        try:
+            new = encoder.encode(line)
+        except ValueError as error:
+            if batch:
+                yield batch
+            raise ValueError(f"line {number}: {error}") from None
+        size += len(new.data)
+        if batch and (len(batch) == MAX_NEW_REQUESTS or size > MAX_NEW_BYTES):
+            yield batch
+            batch, size = [], len(new.data)
+        batch.append(new)
+    if batch:
+        yield batch
 
 
 def _is_of_another_type(reply: object) -> bool:

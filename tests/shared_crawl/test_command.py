@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware import ServerUnreachableError
-from shared_crawl.client import CrawlClient, NextStep, Outcome
+from shared_crawl import crawls
+from shared_crawl.client import CrawlClient, NewRequest, NextStep, Outcome, SyncReply
+from shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from tests.crawler.conftest import Scrapy, serving
 from tests.semaphore_middleware.redis.test_refusals import meet_a_wall
-from tests.support.cli import Ran, semaphore
+from tests.support.cli import Ran, semaphore, terminal
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import node, result_of
@@ -150,6 +153,64 @@ def test_what_was_added_is_said_though_the_server_goes_away(
     monkeypatch.setattr(CrawlClient, "leave", leave_in_vain)
     said = "site: 1 request queued.\nThere was no crawl 'site': it begins with this.\n"
     assert ran(server, "add", "site", "https://a.example/") == (0, said, "")
+
+
+@pytest.mark.parametrize(
+    ("is_lost", "said"),
+    [
+        (True, "the server has lost the crawl 'site'; add all lines again"),
+        (False, "the crawl 'site' has ended; begin it anew with -s CRAWL_RUN=new, or drop it: "),
+    ],
+)
+def test_a_run_that_ends_meanwhile_is_named(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, is_lost: bool, said: str
+) -> None:
+    sync = CrawlClient.sync
+
+    async def sync_and_end(self: CrawlClient, *arguments: Any, **options: Any) -> SyncReply:
+        reply = await sync(self, *arguments, **options)
+        if is_lost:
+            client.delete(*client.scan_iter("{crawl:site}*"))
+        else:
+            ran(server, "end", "site", "--now")
+        return reply
+
+    monkeypatch.setattr(CrawlClient, "sync", sync_and_end)
+    monkeypatch.setattr(crawls, "MAX_NEW_REQUESTS", 1)
+    told = ran(server, "add", "site", "http://a/1", "http://a/2")
+    assert (told.status, told.out) == (2, "")
+    assert told.err.startswith(f"scrapy frontier: {said}")
+    assert told.err.endswith("; queued before that: 1\n")
+    assert told.err.count("\n") == 1
+
+
+def test_a_call_carries_as_much_as_one_of_a_node(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sync, calls = CrawlClient.sync, list[list[int]]()
+
+    async def sync_too(self: CrawlClient, new: Sequence[NewRequest], **options: Any) -> SyncReply:
+        calls.append([len(request.data) for request in new])
+        return await sync(self, new, **options)
+
+    monkeypatch.setattr(CrawlClient, "sync", sync_too)
+    urls = [f"http://a/{page}" for page in range(MAX_NEW_REQUESTS + 1)]
+    bodies = ("x" * (MAX_NEW_BYTES // parts) for parts in (5, 5, 5, 5, 5, 1, 5))
+    lines = [json.dumps({"url": "http://b/", "body": body}) for body in bodies]
+    file = tmp_path / "lines"
+    file.write_text("\n".join([*urls, *lines, "wrong"]))
+    assert "line 509: " in ran(server, "add", "site", "-f", str(file)).err
+    assert len(calls[0]) == MAX_NEW_REQUESTS
+    assert sum(map(len, calls)) == MAX_NEW_REQUESTS + 8
+    assert all(len(sizes) == 1 or sum(sizes) <= MAX_NEW_BYTES for sizes in calls)
+
+
+async def test_nothing_has_begun_while_lines_are_typed(server: RedisServer, client: Redis) -> None:
+    async with terminal(server, "add", "site", command="frontier") as typed:
+        await typed.has_drawn("Ctrl-D ends them.")
+        assert await typed.ends_with(b"\x03") == 130
+    assert "Traceback" not in typed.drawn
+    assert list(client.scan_iter("{crawl:*")) == []
 
 
 def test_requests_are_added_from_wherever_they_are(

@@ -144,10 +144,12 @@ class Terminal:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.modes = termios.tcgetattr(self._theirs)
 
-    def start(self, server: RedisServer | str, *arguments: str, **environment: str) -> None:
+    def start(
+        self, server: RedisServer | str, command: str, *arguments: str, **environment: str
+    ) -> None:
         with open(self._theirs, "r+b", buffering=0, closefd=False) as theirs:
             self._process = start_scrapy(
-                *("semaphore", *arguments),
+                *(command, *arguments),
                 cwd=NOWHERE,
                 env=_environment(server) | environment,
                 stdin=theirs,
@@ -211,11 +213,12 @@ async def terminal(
     *arguments: str,
     width: int = 80,
     height: int = 24,
+    command: str = "semaphore",
     **environment: str,
 ) -> AsyncIterator[Terminal]:
-    """`scrapy semaphore` with these arguments in a terminal."""
+    """`scrapy semaphore`, or another command, with these arguments in a terminal."""
     terminal = Terminal(width, height)
-    terminal.start(server, *arguments, **environment)
+    terminal.start(server, command, *arguments, **environment)
     try:
         yield terminal
     finally:
