@@ -274,7 +274,7 @@ class VerbCommand(ScrapyCommand):
         from semaphore_middleware.errors import SemaphoreError, SettingsError
         from semaphore_middleware.scrapy.settings import unknown_names
 
-        _accept_all_output()
+        _prepare_streams()
         try:
             text = verb.description or f"{verb.help[0].upper()}{verb.help[1:]}."
             parser = self._parser(name, text)
@@ -323,10 +323,14 @@ class SemaphoreCommand(VerbCommand):
         )
 
 
-def _accept_all_output() -> None:
-    """Keep unprintable output from failing the command, above all after a change."""
-    if sys.stdout is None:  # closed, as by `>&-`
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+def _prepare_streams() -> None:
+    """Keep closed streams and unprintable output from failing the command, above all after a
+    change.
+    """
+    if sys.stdin is None:  # closed, as by `<&-`
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     stdout: Any = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # some terminals lack characters

@@ -66,21 +66,22 @@ def _stripped(text: str) -> str:
 async def semaphore(
     server: RedisServer | str | None,
     *arguments: str,
-    answer: str = "",
+    answer: str | None = "",
     in_terminal: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
     command: str = "semaphore",
 ) -> Ran:
     """Run `scrapy semaphore`, or another command, with these arguments: in this process, in a
-    thread, as the verbs have loops of their own.
+    thread, as the verbs have loops of their own. Without an answer, standard input is closed.
     """
 
     def run() -> Ran:
         out, err = io.StringIO(), io.StringIO()
+        stdin = None if answer is None else Typed(answer, in_terminal)
         with (
             mock.patch.dict(os.environ, _environment(server) | dict(environment)),
             mock.patch("scrapy.utils.log.configure_logging"),  # it is for the whole process
-            mock.patch.object(sys, "stdin", Typed(answer, in_terminal)),
+            mock.patch.object(sys, "stdin", stdin),
             redirect_stdout(out),
             redirect_stderr(err),
         ):

@@ -219,6 +219,23 @@ async def test_without_rich_or_aiohttp_the_rest_works(server: RedisServer, tmp_p
     assert (new.returncode, err.decode()) == (2, f"{SAYS}{needs}\n")
 
 
+async def test_closed_input_is_an_empty_one(server: RedisServer) -> None:
+    await three_nodes(server)
+    assert (await semaphore(server, "pause", SITE)).status == 0
+    assert (await semaphore(server, "add", "a", "http://a/", command="frontier")).status == 0
+    for command, arguments, status in (
+        ("semaphore", "evict one", 1),
+        ("semaphore", "reset --all", 1),
+        ("semaphore", "trust", 2),
+        ("frontier", "drop a", 1),
+        ("frontier", "add a", 0),
+    ):
+        ran = await semaphore(server, *arguments.split(), answer=None, command=command)
+        assert ran.status == status
+        if status == 1:
+            assert ran.lines[-1] == "Nothing was changed."
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", None])
 def test_output_without_a_character_is_no_error(monkeypatch: Patch, encoding: str | None) -> None:
     shown = io.BytesIO()
