@@ -8,8 +8,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,8 @@ async def _serve_permits(settings: BaseSettings, options: argparse.Namespace) ->
         try:
             if path:
                 _check_unused(path)
-                await _listen(UnixSite(runner, path), path)
+                with _for_this_user():
+                    await _listen(UnixSite(runner, path), path)
                 _print_address(path)
             else:
                 await _listen(TCPSite(runner, LOOPBACK, port), f"{LOOPBACK}, port {port}")
@@ -133,6 +134,18 @@ def _check_unused(path: str) -> None:
         except OSError:
             return
     raise CommandError(f"cannot listen on {path}: it is in use", Status.WRONG)
+
+
+@contextmanager
+def _for_this_user() -> Iterator[None]:
+    """A context whose new files only this user can open. A socket's mode must be right from the
+    first: between `bind` and `chmod` others could connect.
+    """
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 SERVE = Verb(

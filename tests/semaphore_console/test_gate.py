@@ -250,6 +250,7 @@ def test_a_unix_socket_is_one_gate_s(server: RedisServer, tmp_path: Path) -> Non
         assert process.log.endswith("give --port or --socket, not both\n")
     with listening(server, tmp_path, *arguments) as (process, address):
         assert address == str(path)
+        assert path.stat().st_mode & 0o777 == 0o600
         with curl("--unix-socket", address, f"http://any/permit/{HOST}") as client:
             assert line(client) == GRANTED
             (tmp_path / "other").mkdir()
