@@ -216,8 +216,9 @@ def _print_details(crawl: str, details: _Details) -> None:
         Output().print(table(columns, details.taken_by))
     if details.stats:
         print(f"\n{clean(crawl)}, all nodes together:")
-        width = max(map(len, details.stats))
-        for stat, number in details.stats.items():
+        stats = {clean(stat): number for stat, number in details.stats.items()}
+        width = max(map(len, stats))
+        for stat, number in stats.items():
             print(f"  {stat:{width}}  {number:>12,}")
 
 

@@ -47,7 +47,10 @@ class Output(Console):
 
     def __init__(self) -> None:
         super().__init__(
-            highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000
+            emoji=False,  # a name such as crawl:books:daily has no picture in it
+            highlight=False,
+            soft_wrap=True,
+            width=None if sys.stdout.isatty() else 10_000,
         )
 
     def on_broken_pipe(self) -> None:

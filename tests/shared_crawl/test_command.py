@@ -136,12 +136,16 @@ def test_all_keys_of_the_server_are_looked_at_once(server: RedisServer, client: 
 def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis) -> None:
     one = node(client, "one", crawl="books")
     for each, number in ((one, 1200), (node(client, "two", crawl="books"), 34)):
-        result_of(each.sync(stats={"item_scraped_count": number}))
+        result_of(each.sync(stats={"item_scraped_count": number, "\x1b[2J": 1}))
     told = ran(server, "status", "books")
-    assert told.lines[-2:] == ["books, all nodes together:", "  item_scraped_count         1,234"]
+    assert told.lines[-3:] == [
+        "books, all nodes together:",
+        r"  \x1b[2J                        2",
+        "  item_scraped_count         1,234",
+    ]
     (told,) = json.loads(ran(server, "status", "--json").out)
     assert (told["name"], told["state"], told["nodes"]) == ("books", "running", 2)
-    assert told["stats"] == {"item_scraped_count": 1234}
+    assert told["stats"] == {"item_scraped_count": 1234, "\x1b[2J": 2}
 
 
 def test_what_was_added_is_said_though_the_server_goes_away(

@@ -112,6 +112,14 @@ def test_a_host_that_is_down_and_a_wait_are_seen(capsys: pytest.CaptureFixture[s
     assert Snapshot.of([], []).notice == ""
 
 
+def test_names_become_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    names = "2a01:4f8:10:b::2 crawl:books:daily"
+    Output().print(names, markup=False)
+    Output().print(table([Column("name", str)], [names]))
+    line, _, cell = capsys.readouterr().out.splitlines()
+    assert (line, cell) == (names, names)
+
+
 def test_a_stricter_limit_and_that_none_calls_are_seen(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [("host-1-90be77aa01f2", 1), ("host-2-90be77aa01f3", 1), ("fleet", 8)]
     members = [Member(node, 1, 0, 1.0, 0.0, 9.0, Limit(limit)) for node, limit in asked]
