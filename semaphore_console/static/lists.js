@@ -32,7 +32,7 @@ export function showNodes(state) {
       number(node.held), number(node.waiting), number(node.scopes), seconds(node.oldest),
       seconds(node.longest_wait), seconds(node.lease_left),
     ],
-    buttons: [["Evict…", () => evict(node, lease)]],
+    buttons: [["Evict…", () => evict(node, lease, state.totals.silent_for)]],
   }));
   const others = rows.length + more < state.totals.nodes ? ` that match, of ${number(state.totals.nodes)}` : "";
   const caption = rows.length
@@ -41,8 +41,9 @@ export function showNodes(state) {
   nodes.show(shown, caption);
 }
 
-function evict(node, lease) {
-  const since = lease - node.lease_left;
+function evict(node, lease, silentFor) {
+  // While no node calls, the leases' clock stands still.
+  const since = Math.max(lease - node.lease_left, silentFor ?? 0);
   const life = since < lease / 3
     ? `It renewed its leases ${seconds(since)} ago, so it may well be alive: then its requests exceed the limit for a while.`
     : `It has renewed no lease for ${seconds(since)}: it seems to be dead.`;

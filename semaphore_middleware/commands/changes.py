@@ -26,6 +26,7 @@ from semaphore_middleware.commands.verbs import (
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, parse_name
+from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import NONE, PARTS
 from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.model.validation import check_integer
@@ -232,13 +233,18 @@ def _add_evict(parser: argparse.ArgumentParser) -> None:
 
 def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
     """Print the node's permits and waiting requests, ask, and give them all back."""
-    node = _find(options.node, Snapshot.of(do_with_admin(settings, Admin.survey), ()).nodes)
-    print(_describe(node, value_of("SEMAPHORE_LEASE", settings)))
+    seen, server = do_with_admin(settings, _look)
+    node = _find(options.node, Snapshot.of(seen, ()).nodes)
+    print(_describe(node, value_of("SEMAPHORE_LEASE", settings), server.silent_for))
     if not options.yes and not confirmed("Give it all back now? [y/N] "):
         return Status.DECLINED
     permits, requests = do_with_admin(settings, lambda admin: admin.evict(node.node))
     print(f"Gave back {count(permits, 'permit')} and dropped {count(requests, 'waiting request')}.")
     return Status.DONE
+
+
+async def _look(admin: Admin) -> tuple[list[Inspection], ServerState]:
+    return await admin.survey(), await admin.server_state()
 
 
 EVICT = Verb(
@@ -268,9 +274,11 @@ def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
     return found[0]
 
 
-def _describe(node: NodeRow, lease: float) -> str:
-    """A node's permits and signs of life: a living node renews within a third of a lease."""
-    since = lease - node.lease_left
+def _describe(node: NodeRow, lease: float, silent_for: float) -> str:
+    """A node's permits and signs of life: a living node renews within a third of a lease. While no
+    node calls, the leases' clock stands still.
+    """
+    since = max(lease - node.lease_left, silent_for)
     life = (
         f"It renewed its leases {time_of(since)} ago, so it may well be alive: then its requests "
         "go on for a while, on top of what others may start."

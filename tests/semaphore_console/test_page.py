@@ -8,6 +8,8 @@ import pytest
 
 from semaphore_console import view
 from semaphore_middleware import FairSemaphore, LimitDict
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.model.inspection import ServerState
 from tests.semaphore_console.pages import TOKEN, check, fill, looking, serving
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
 from tests.support.nodes import KEYS, Caller
@@ -369,7 +371,13 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
         assert await browser.see("sessionStorage.length") == 0
 
 
-async def test_a_node_is_evicted_by_keyboard(server: RedisServer, chromium: Chromium) -> None:
+async def test_a_node_is_evicted_by_keyboard(
+    server: RedisServer, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_: Admin) -> ServerState:
+        return ServerState(silent_for=5400.0)
+
+    monkeypatch.setattr(Admin, "server_state", silent)
     dead = await Caller.join(server, "dead-node")
     await dead.take("a.example", 3, limit=2)
     other = await Caller.join(server, "other-node")
@@ -392,7 +400,10 @@ async def test_a_node_is_evicted_by_keyboard(server: RedisServer, chromium: Chro
         await browser.until("document.querySelector('#confirm').open")
         assert await browser.see(FOCUS) == "Cancel"
         said = await browser.see(QUESTION)
-        assert said.startswith("dead-node holds 2 permits and has 1 waiting request, at 1 site. It")
+        assert said == (
+            "dead-node holds 2 permits and has 1 waiting request, at 1 site. It has renewed no "
+            "lease for 90 min: it seems to be dead."
+        )
         await check(browser)
         await browser.press("Enter")
         await browser.until("document.querySelector('#confirm').open", False)

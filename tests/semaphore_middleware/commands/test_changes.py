@@ -7,6 +7,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
+from semaphore_middleware.model.inspection import ServerState
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, until_waiting
 from tests.support.servers import RedisServer
@@ -169,6 +170,18 @@ async def test_a_living_node_loses_its_permits_at_once(server: RedisServer) -> N
                 await asyncio.sleep(TIMEOUT_S)
         # Who waited asks again by itself.
         await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
+
+
+async def test_a_node_seems_dead_when_none_has_called_for_long(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_: Admin) -> ServerState:
+        return ServerState(silent_for=5400.0)
+
+    await three_nodes(server)
+    monkeypatch.setattr(Admin, "server_state", silent)
+    ran = await semaphore(server, "evict", "three", "-s", f"SEMAPHORE_LEASE={ENDLESS_S}")
+    assert "It has renewed no lease for 90 min: it seems to be dead." in ran.out
 
 
 async def test_it_does_nothing_unless_told_yes(server: RedisServer, outside: Outside) -> None:
