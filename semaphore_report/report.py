@@ -68,7 +68,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Print or write the report; with `--verify` the verdict."""
     _check_options(options)
     scope = scope_name(options.name)
-    period = parse_period(options.since or DEFAULT_PERIOD, "--since")
+    period = parse_period(DEFAULT_PERIOD if options.since is None else options.since, "--since")
     if options.source:
         history = _read(options.source, scope)
         if history is None:
@@ -95,7 +95,7 @@ def _check_options(options: argparse.Namespace) -> None:
     """Refuse options that would have no effect beside the others."""
     if options.verify and options.json:
         raise CommandError("give --verify or --json, not both", Status.WRONG)
-    if options.source and options.since:
+    if options.source and options.since is not None:
         raise CommandError("give --from or --since, not both", Status.WRONG)
     if not options.verify and (options.agent or options.address):
         raise CommandError("--agent and --address are only for --verify", Status.WRONG)
