@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import PARTS, limit_word
-from semaphore_middleware.model.reasons import time_of
+from semaphore_middleware.model.reasons import digits, time_of
 from semaphore_middleware.model.rules import Rule
 
 NOTHING = "-"
@@ -62,7 +62,7 @@ def pace_word(gap: float) -> str:
     """5/s, 12.5/m: how many start, so many seconds apart; - for 0."""
     if not gap:
         return NOTHING
-    return f"{1 / gap:.2g}/s" if gap < 2 else f"{60 / gap:.2g}/m"
+    return f"{digits(1 / gap)}/s" if gap < 2 else f"{digits(60 / gap)}/m"
 
 
 def rule_words(rule: Rule | None) -> str:

@@ -49,9 +49,9 @@ REASONS = (
 BY_NAME = {reason.name: reason for reason in REASONS}
 
 
-def digits(seconds: float) -> str:
-    """Seconds with three digits, never as a power: 0.25, 1, 12.5, 3600."""
-    return f"{float(f'{seconds:.3g}'):g}"
+def digits(number: float) -> str:
+    """A number with three digits, never as a power: 0.25, 1, 12.5, 3600."""
+    return f"{float(f'{number:.3g}'):g}"
 
 
 def time_of(seconds: float) -> str:
