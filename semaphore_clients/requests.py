@@ -32,9 +32,9 @@ class SemaphoreAdapter(HTTPAdapter):
     - `options`: those of requests' `HTTPAdapter`.
 
     A permit is given back when the body of the response has been read, or the response is closed;
-    with `stream=True` either is yours to do, else the body has been read before hooks are called.
-    If the permit is lost before that, the request runs on, and then raises `PermitLostError`. A
-    request raises what `SyncSemaphore.permit` raises.
+    with `stream=True` either is yours to do, else the body has been read before hooks are called,
+    within the response's `elapsed`. If the permit is lost before that, the request runs on, and
+    then raises `PermitLostError`. A request raises what `SyncSemaphore.permit` raises.
     """
 
     def __init__(
