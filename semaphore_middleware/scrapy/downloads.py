@@ -257,7 +257,8 @@ class Downloads:
             if await self._may_begin(admission, permits):
                 return
             self.admissions.move(admission, ASKING)  # its permits go to other nodes
-            await self._network.wait()
+            if host_of(request):
+                await self._network.wait()
             if not self.admissions.has_place(admission) and admission.place is not None:
                 await admission.place
 
@@ -272,7 +273,8 @@ class Downloads:
                 await asyncio.wait([admission.place], timeout=PERMIT_IDLE_TIMEOUT_S)
             if permits.starts_count or not self.admissions.has_place(admission):
                 return False
-        return not permits.withdrawn and self._network.may_begin()
+        needs_network = bool(host_of(admission.request))
+        return not permits.withdrawn and (not needs_network or self._network.may_begin())
 
     async def transfer(
         self, download: Callable[[Request], Awaitable[Response]], request: Request
@@ -294,13 +296,15 @@ class Downloads:
         self.admissions.move(admission, ON_THE_WIRE)
         admission.task = asyncio.current_task()
         ending = OVER
-        is_try = self._network.begin()
+        needs_network = bool(host_of(request))
+        is_try = needs_network and self._network.begin()
         try:
             if admission.failure is not None:
                 raise admission.failure
             with permits.until_lost():
                 response = await download(request)
-            self._network.answered()
+            if needs_network:
+                self._network.answered()
             permits.received(response.status, len(response.body))
             if await self._responses.record_response(permits, admission, response):
                 self._semaphore.emit(RequestRefused)

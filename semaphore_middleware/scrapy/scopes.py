@@ -346,5 +346,6 @@ def drop_scope_of_other_host(new: Request, request: Request) -> None:
 
 
 def host_of(request: Request) -> str:
-    """The host of a request, in its usual spelling; empty if it has none."""
-    return normal_host(urlparse_cached(request).hostname or "")
+    """The host of a request, in its usual spelling; empty if it goes to none, as `data:` URLs."""
+    url = urlparse_cached(request)
+    return normal_host(_host_in(url.scheme, url.netloc) or "")

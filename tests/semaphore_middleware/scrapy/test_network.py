@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ START_S = 0.05
 
 
 async def test_an_outage_costs_some_attempts_and_no_page(
-    server: RedisServer, site: Site, caplog: Log
+    server: RedisServer, site: Site, tmp_path: Path, caplog: Log
 ) -> None:
     caplog.set_level("INFO")
     port = free_port()
@@ -34,6 +35,10 @@ async def test_an_outage_costs_some_attempts_and_no_page(
     await eventually(lambda: sum("Still no site" in said for said in caplog.messages) >= 5)
     attempts = crawl.stat("downloader/exception_count")
     assert attempts <= 2 * len(HOSTS) + 5, "each pause costs one"
+    (tmp_path / "page").touch()
+    for url in ("data:,", f"file://localhost{tmp_path}/page"):
+        await crawl.crawler.engine.download_async(Request(url))
+    assert "A site responds" not in caplog.text, "these need no network"
     for host in HOSTS:
         await site.listen(host, port)
     await crawl.finished()
