@@ -107,7 +107,9 @@ class Admission:
     permits: PermitSet | None = None
     """While it is ready, on the wire or answered."""
     place: asyncio.Future[None] | None = None
-    """Its position in the line for a place in CONCURRENT_REQUESTS; done when it gets one."""
+    """Its position in the line for a place in CONCURRENT_REQUESTS; done when it gets one. None if
+    it has left the line without one.
+    """
     needs: frozenset[Admission] = frozenset()
     """Requests it waits for, such as its robots.txt."""
     needed_by: frozenset[Admission] = frozenset()
@@ -264,6 +266,7 @@ class Admissions:
         if self._line:
             if place := self._line.pop(admission, None):
                 place.cancel()
+                admission.place = None
             self.assign()
 
     def assign(self) -> None:

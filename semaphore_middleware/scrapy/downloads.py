@@ -268,8 +268,8 @@ class Downloads:
         none responds to this node.
         """
         if not self.admissions.has_place(admission):
-            assert admission.place is not None, "a ready request without a place is in line"
-            if not permits.starts_count:
+            # Without a position in line, it gave its permits back for a request that it needs.
+            if admission.place is not None and not permits.starts_count:
                 await asyncio.wait([admission.place], timeout=PERMIT_IDLE_TIMEOUT_S)
             if permits.starts_count or not self.admissions.has_place(admission):
                 return False

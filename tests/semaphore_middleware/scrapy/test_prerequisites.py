@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 
-from tests.support.crawls import Crawl, waiting
-from tests.support.nodes import eventually
+from semaphore_middleware.scrapy import downloads
+from semaphore_middleware.scrapy.admission import READY
+from semaphore_middleware.scrapy.crawl import crawl_of
+from tests.support.crawls import Crawl, Patch, more_hosts, waiting
+from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Fetches, Visits
@@ -37,6 +41,48 @@ async def test_what_a_response_waits_for(server: RedisServer, site: Site, place:
     await eventually(lambda: waiting(server))
     await crawl.gave_back(4, site)
     assert "/page/token" in site.arrivals
+
+
+class FetchesBeside(Fetches):
+    """Fetches the page that `meta["beside"]` names when told to; the request does not wait."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self.told = asyncio.Event()
+        self.task: asyncio.Task[Response] | None = None
+
+    async def process_request(self, request: Request) -> None:
+        if "beside" in request.meta:
+            self.task = asyncio.ensure_future(self._fetch_when_told(request.meta["beside"]))
+
+    async def _fetch_when_told(self, url: str) -> Response:
+        await self.told.wait()
+        return await self.fetch(url)
+
+
+async def test_what_is_fetched_beside_a_request_in_line_for_a_place(
+    server: RedisServer, site: Site, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", TIMEOUT_S)
+    other, third = await more_hosts(site, 2)
+    chain: dict[type, int] = {FetchesBeside: 100}
+    crawl = Crawl(server, Request(site.url("/slow/1")), middlewares=chain, CONCURRENT_REQUESTS=1)
+    await site.until(lambda: site.now == 1)
+    engine = crawl.crawler.engine
+    meta = {"beside": site.url("/page/beside", third)}
+    asked = engine.download_async(Request(site.url("/page/asked", other), meta=meta))
+    task = asyncio.ensure_future(asked)
+    admissions = crawl_of(crawl.crawler).downloads.admissions
+    await eventually(lambda: any(one.state is READY for one in admissions))
+    beside = crawl.crawler.get_downloader_middleware(FetchesBeside)
+    assert beside is not None
+    beside.told.set()
+    await eventually(lambda: len(engine.downloader.active) == 3)
+    site.let_go()
+    assert (await task).status == 200
+    assert beside.task is not None
+    assert (await beside.task).status == 200
+    await crawl.gave_back(4, site)  # the one in line asked twice
 
 
 class Files(Visits):
