@@ -173,11 +173,14 @@ class ResponseClassifier:
                 if via and not (found or pause) and not await self._proxies.add(site, via):
                     permit = via
                     site.answered(None)  # it is there, and no more is known
-                most = self._decide(admission, status, is_of_site, permit.site_is_walled)
-                cause = _refusal_text(request, status, most)
                 is_metered = is_of_site and permit is site  # only a site has a pace
                 gap = quota_gap(response) if is_metered else 0.0
-                permit.refused(found or pause or 0.0, cause, status, is_metered, gap)
+                most = None
+                try:
+                    most = self._decide(admission, status, is_of_site, permit.site_is_walled)
+                finally:  # bad values of the project's must not hide the refusal
+                    cause = _refusal_text(request, status, most)
+                    permit.refused(found or pause or 0.0, cause, status, is_metered, gap)
                 return True
             admission.is_left_to_others = True
             logger.debug(

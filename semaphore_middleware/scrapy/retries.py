@@ -150,10 +150,11 @@ class Retries:
         name = "max_retry_times"
         retry_times = admission.request.meta.get(name)
         if retry_times is not None:
-            scrapys = int(retry_times), f"meta['{name}']"
+            scrapys = retry_times, f"meta['{name}']"
         else:
             scrapys = self._crawler.settings.getint("RETRY_TIMES"), "RETRY_TIMES"
-        return min(most, scrapys, key=itemgetter(0))
+        fewest, setting = min(most, scrapys, key=itemgetter(0))
+        return int(max(0, fewest)), setting  # now finite, even if one of them is infinite
 
     def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or

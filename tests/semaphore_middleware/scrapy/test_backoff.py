@@ -1,6 +1,7 @@
 """Crawls of a site that refuses lose no request, and a host that is down costs others nothing."""
 
 import logging
+import math
 from collections import Counter
 from typing import Any
 
@@ -73,6 +74,23 @@ async def test_a_site_s_only_page(server: RedisServer, site: Site, by: By, caplo
     told = "127.0.0.1 answered 503 to GET /status/503?n=1"
     assert said[0] == f"{told} (try 1 of 2): all nodes pause there for 0.01 s."
     assert said[1] == f"{told} (try 2 of 2): all nodes pause there for 0.02 s."
+
+
+@pytest.mark.parametrize(
+    ("most", "tries"), [(math.inf, 3), (-math.inf, 1), (10**400, 3), (1, 2), ("soon", 1)]
+)
+async def test_the_retries_that_a_site_s_only_page_may_have(
+    server: RedisServer, site: Site, most: Any, tries: int
+) -> None:
+    alone = Request(site.url("/status/503"), meta={"max_retry_times": most})
+    crawl = Crawl(server, alone, SEMAPHORE_BACKOFF_TIMES=2)
+    await crawl.finished()
+    assert len(site.arrivals) == tries
+    assert crawl.stat("semaphore/backoffs") == tries, "each refusal is told"
+    if most == "soon":
+        assert isinstance(crawl.spider.failures[0], TypeError), "as in Scrapy"
+    else:
+        assert [response.status for response in refusals_of(crawl)] == [503]
 
 
 @pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
