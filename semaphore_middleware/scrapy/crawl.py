@@ -67,7 +67,9 @@ class Crawl:
         self.settings = settings
         self._crawler = crawler
         self._engine = Engine(crawler)
-        # Both come first: they may find invalid settings.
+        # These come first: they may find invalid settings.
+        name = spider_name(crawler)
+        options = settings.semaphore_options(name)
         look_up = look_up_for(settings.scopes, crawler.settings)
         observers = self._make_observers()
         self._embedded = None
@@ -75,10 +77,8 @@ class Crawl:
             self._embedded = embedded.start_or_join(settings.prefix)
             url = self._embedded.url
         self.url = url
-        name = spider_name(crawler)
         arguments = self._engine.spider_arguments() or {}
         job = arguments.get("_job", "")  # as Scrapyd gives it
-        options = settings.semaphore_options(name)
         if belongs_to_a_command(crawler):
             options["explain_waits"] = min(PERSONS_WAIT_S, options["explain_waits"])
         self.semaphore = FairSemaphore(

@@ -285,12 +285,13 @@ class SemaphoreSettings(NodeOptions):
     concurrent_requests: int
     """Of this node, at all sites; 0: any number."""
 
-    def semaphore_options(self, job: str = "") -> dict[str, Any]:
-        """The options of `FairSemaphore`, but for its server and its name. `job` counts where
-        SEMAPHORE_JOB is not set.
+    def semaphore_options(self, spider: str = "") -> dict[str, Any]:
+        """The options of `FairSemaphore`, but for its server and its name. The spider's name is the
+        job where SEMAPHORE_JOB is not set. Raises `SettingsError` if it cannot be one.
         """
         options = {field.name: getattr(self, field.name) for field in fields(NodeOptions)}
-        return {**options, "job": self.job or job}
+        where = "the spider's name (its job unless SEMAPHORE_JOB is set)"
+        return {**options, "job": self.job or check_job(spider, where)}
 
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:

@@ -16,6 +16,7 @@ from tests.support.crawls import ADD_ON, By, Crawl, Log, both, scrapy
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
+from tests.support.visits import Visits
 
 SHARED = "shares its limits with all nodes"
 NOWHERE = "unix:///nowhere"
@@ -70,6 +71,20 @@ async def test_bad_settings_end_a_crawl_before_the_first_request(
     assert_no_password(f"{raised.value!r}\n{caplog.text}")
     [error] = errors(caplog)
     assert re.search("allowed|check its|may only", error)
+
+
+@both
+@pytest.mark.parametrize("name", ["n" * 101, "line\nbreak"])
+async def test_a_spider_whose_name_can_be_no_job(
+    server: RedisServer, site: Site, caplog: Log, by: By, name: str
+) -> None:
+    named: dict[str, Any] = {"by": by, "spider": type("Named", (Visits,), {"name": name})}
+    said = r"^the spider's name \(its job unless SEMAPHORE_JOB is set\) = '.*: allowed is a text"
+    with pytest.raises(SettingsError, match=said):
+        await crawl_of(server, site, **named).finished()
+    [_] = errors(caplog)
+    await crawl_of(server, site, **named, SEMAPHORE_JOB="one").finished()
+    assert site.arrivals == ["/page/"]
 
 
 SELECT = ("-s", "TWISTED_REACTOR=twisted.internet.selectreactor.SelectReactor")
