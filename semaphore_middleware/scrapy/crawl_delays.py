@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from scrapy.utils.datatypes import LocalCache
+
 from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.scrapy.scopes import Scopes, origin_of
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
+
+ORIGINS_MAX = 10_000
+"""The number of origins whose delay, and whose rules of some 10 kB, are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class CrawlDelays:
         self._user_agent = settings["ROBOTSTXT_USER_AGENT"]
         self._default_user_agent = settings["USER_AGENT"]
         self._longest_s = longest_s
-        self._delays_s: dict[str, float] = {}  # by origin: scheme, host and port
+        self._delays_s: LocalCache[str, float] = LocalCache(ORIGINS_MAX)
+        """By origin (scheme, host and port), in the order of their last use."""
 
     def learn(self, robotparser: RobotParser, request: Request) -> bool:
         """Remember the delay in the robots.txt of a request's host. True if there is a delay, and
@@ -71,9 +77,11 @@ class CrawlDelays:
         """The scopes of a request. Its site's limit gets the delay of the robots.txt, if that is
         longer than the shortest time between two starts under the limit.
         """
-        delay = self._delays_s.get(origin_of(request)) if self._delays_s else None
+        origin = origin_of(request) if self._delays_s else ""
+        delay = self._delays_s.get(origin)
         if not delay:
             return scopes
+        self._delays_s.move_to_end(origin)
         index = scopes.site
         if index is None or delay <= scopes.limits[index][1].least_gap:
             return scopes

@@ -27,6 +27,7 @@ from semaphore_middleware.errors import ClosedError, SemaphoreError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.crawl import crawl_of
+from semaphore_middleware.scrapy.crawl_delays import ORIGINS_MAX
 from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError, SpiderClosingError
 from semaphore_middleware.scrapy.scopes import origin_of
@@ -42,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 24 * 60 * 60.0
 """A file is fetched again at this age: RFC 9309 (2.4)."""
-RULES_MAX = 10_000
-"""The number of sites with rules kept in memory: some 10 kB each."""
 FORBID_ALL = b"User-agent: *\nDisallow: /\n"
 MAX_BYTES = 500 * 1024
 """The part of a robots.txt that is read: RFC 9309 (2.5) asks for at least 500 KiB."""
@@ -266,7 +265,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         try:
             rules = self._rules[origin] = await self._load(origin, request)
             self._rules.move_to_end(origin)
-            if len(self._rules) > RULES_MAX:
+            if len(self._rules) > ORIGINS_MAX:
                 self._rules.popitem(last=False)
             loaded.set_result(rules)
             return rules

@@ -10,11 +10,12 @@ from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser, RobotParser
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit
+from semaphore_middleware.scrapy import crawl_delays
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 from semaphore_middleware.scrapy.robotstxt import MAX_BYTES, Known, RobotsTxt, SharedFiles
 from semaphore_middleware.scrapy.scopes import Scopes
-from tests.support.crawls import ALONE, By, Crawl, Log, both, pages, waiting
+from tests.support.crawls import ALONE, By, Crawl, Log, Patch, both, pages, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -140,6 +141,18 @@ def test_the_delay_of_https_is_not_that_of_http() -> None:
     for url, delay in {**urls, "http://a:80/x": 5, "https://a/x": 7}.items():
         assert delays.apply(scopes, Request(url)).limits[0][1].delay == delay, url
     assert delays.apply(scopes, Request("http://a:444/")) == scopes
+
+
+def test_the_delay_longest_unused_is_forgotten(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(crawl_delays, "ORIGINS_MAX", 2)
+    delays, scopes = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60), Scopes((("a", Limit(2)),))
+    robots = ProtegoRobotParser(b"User-agent: *\nCrawl-delay: 5", None)
+    a, b, c = (Request(f"http://{host}/") for host in "abc")
+    for request in (a, b):
+        assert delays.learn(robots, request)
+    assert delays.apply(scopes, a) != scopes
+    assert delays.learn(robots, c)
+    assert [delays.apply(scopes, each) != scopes for each in (a, b, c)] == [True, False, True]
 
 
 def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside() -> None:

@@ -337,7 +337,7 @@ async def test_it_is_asked_for_each_day(server: RedisServer, site: Site, clock: 
 
 
 async def test_old_rules_are_forgotten(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(robotstxt, "RULES_MAX", 2)
+    monkeypatch.setattr(robotstxt, "ORIGINS_MAX", 2)
     a, b, c = await more_hosts(site, 3)
     async with reader(server, site) as crawl:
         for host in (a, b, a, c, a, b):
