@@ -128,6 +128,10 @@ class Admission:
     """True if it was refused, and the next middlewares and the spider decide about a retry."""
     is_nodes_fault: bool = False
     """True if it got no response, as no site responds to this node."""
+    has_fetch: bool = True
+    """False if nobody tells the end of its `fetch`: that was cancelled, or began before the
+    downloader was wrapped.
+    """
     has_left: bool = False
     """True when its `fetch` is over, even if it is still on the wire."""
 

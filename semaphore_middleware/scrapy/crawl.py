@@ -88,13 +88,13 @@ class Crawl:
             observers=observers,
             **options,
         )
-        self._opened = asyncio.Event()
+        self._opening: asyncio.Task[str | None] | None = None
         scopes = ScopeFinder(settings.scopes, settings.limits, look_up)
         self.downloads = Downloads(
             crawler, self._engine, settings, scopes, self.semaphore, self.opened
         )
         self._failed = False
-        crawler.signals.connect(self._open, signals.spider_opened)
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
 
     def _make_observers(self) -> list[Observer]:
@@ -113,18 +113,30 @@ class Crawl:
         return str(Server(self.url, 1))
 
     async def opened(self) -> None:
-        """Wait until the crawl has reached its server, or has given up."""
-        await self._opened.wait()
+        """Wait until the crawl has reached its server, or has given up.
 
-    async def _open(self) -> None:
-        self._engine.before_close(self.downloads.closing.begin)
+        The first call begins to open it: the signal that the spider is open comes only after the
+        `open_spider` of item pipelines, which may fetch pages.
+        """
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        if not self._opening.done():
+            await asyncio.wait([self._opening])
+
+    async def _spider_opened(self) -> None:
+        await self.opened()
+        if self._opening is not None and (reason := self._opening.result()) is not None:
+            close_opened(self._crawler, reason)
+
+    async def _open(self) -> str | None:
+        """Reach the server. If that fails, returns the reason to close the spider."""
+        self._engine.before_close(self._begin_to_close)
         if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         if self._engine.closes_when_opened:  # the scheduler has logged why
-            self._opened.set()
-            return
+            return None
         try:
             self.downloads.wrap_downloader()
             timeout = self.settings.start_timeout
@@ -137,11 +149,15 @@ class Crawl:
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True
-            close_opened(self._crawler, "semaphore_error")
+            return "semaphore_error"
         except CloseSpider as stop:
-            close_opened(self._crawler, stop.reason)
-        finally:
-            self._opened.set()
+            return stop.reason
+        return None
+
+    def _begin_to_close(self) -> None:
+        if self._opening is not None:  # perhaps not over, if a component could not be opened
+            self._opening.cancel()
+        self.downloads.closing.begin()
 
     def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close when the process ends, if its loop still runs in another thread."""
@@ -151,6 +167,9 @@ class Crawl:
 
     async def _close(self) -> None:
         atexit.unregister(self._close_at_exit)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         await self.downloads.close()
         await self.semaphore.close()
         if self._embedded is not None:

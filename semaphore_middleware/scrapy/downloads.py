@@ -34,6 +34,7 @@ from semaphore_middleware.scrapy.admission import (
     SHARED_KEY,
     Admission,
     Admissions,
+    State,
 )
 from semaphore_middleware.scrapy.closing import Closing, page_at_work
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
@@ -200,7 +201,9 @@ class Downloads:
         `SpiderClosingError` if it does not come from there. Raises `AcquireTimeoutError`,
         `HostDownError`, `NotAllowedError`.
         """
+        has_fetch = self.admissions.admission_of(request) is not None
         admission = self.admissions.enter_fetch(request)
+        admission.has_fetch &= has_fetch
         if admission.state in (ANSWERED, OVER):  # a middleware fetches it once more
             self.admissions.move(admission, ASKING)
         if admission.state is not ASKING:
@@ -211,7 +214,7 @@ class Downloads:
         try:
             await self._admit(admission)
         except BaseException as error:
-            self.admissions.move(admission, OVER)
+            self._move_on(admission, OVER)
             if isinstance(error, SettingsError):
                 logger.error("%s", error)
                 raise NotAllowedError(str(error)) from None  # Scrapy logs no traceback for it
@@ -283,9 +286,9 @@ class Downloads:
         `PermitLostError`.
         """
         admission = self.admissions.admission_of(request)
-        has_fetch = admission is not None  # else it was cancelled, and Scrapy goes on
         if admission is None or admission.state is not READY:
-            # It gave its permits back, as another request was fetched for it.
+            # Its `fetch` was cancelled, and Scrapy goes on; or it gave its permits back, as another
+            # request was fetched for it.
             if await self.acquire(request) is not None:
                 raise SpiderClosingError("the spider is closing")
             admission = self.admissions.admission_of(request)
@@ -323,9 +326,13 @@ class Downloads:
             admission.task = None
             if is_try:
                 self._network.end_try()
-            self.admissions.move(admission, ending)
-            if not has_fetch:
-                self.admissions.leave_fetch(admission)
+            self._move_on(admission, ending)
+
+    def _move_on(self, admission: Admission, ending: State) -> None:
+        """Note that a request waits no longer, or that its transfer is over."""
+        self.admissions.move(admission, ending)
+        if not admission.has_fetch:
+            self.admissions.leave_fetch(admission)
 
     def _note_failure(self, permits: PermitSet, admission: Admission, error: Exception) -> None:
         """Note that a request got no response: on its site, unless no site responds to this node.

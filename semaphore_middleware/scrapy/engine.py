@@ -238,7 +238,8 @@ class Engine:
                 await end("shutdown")
 
         async def close_spider_async(*, reason: str = "cancelled") -> None:
-            await (close(reason=reason) if stopped.done() else end(reason))
+            has_failed = self._can_be_stopped and not crawler.crawling  # so it is never open
+            await (close(reason=reason) if has_failed or stopped.done() else end(reason))
 
         setattr(crawler, "stop_async", stop_async)  # noqa: B010
         setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010

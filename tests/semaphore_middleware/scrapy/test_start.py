@@ -6,12 +6,14 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from scrapy import Request
+from scrapy.crawler import Crawler
 
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.errors import ClosedError, SettingsError
+from semaphore_middleware.scrapy.crawl import crawl_of as the_crawl_of
 from tests.support.crawls import ADD_ON, By, Crawl, Log, both, scrapy
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
@@ -220,6 +222,95 @@ async def test_who_closes_a_spider_that_waits_for_its_server_waits_for_its_end(
     assert crawl.stat("finish_reason") == "enough"
     await crawl.finished()
     assert errors(caplog) == []
+
+
+class FetchesAtOnce:
+    """An item pipeline that fetches the page in FIRST before the spider is open."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def open_spider(self) -> None:
+        assert self._crawler.engine is not None
+        # In Scrapy 2.14, the offsite middleware is ready only for an open spider.
+        request = Request(self._crawler.settings["FIRST"], dont_filter=True)
+        await self._crawler.engine.download_async(request)
+
+    def process_item(self, item: Any) -> Any:
+        return item
+
+
+class Fails(FetchesAtOnce):
+    """Cannot be opened, as it turns out when it is told, and does not wait for its page."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self.told = asyncio.Event()
+
+    async def open_spider(self) -> None:
+        self.fetching = asyncio.ensure_future(super().open_spider())
+        await self.told.wait()
+        raise ValueError("it cannot be opened")
+
+
+def fetches_at_once(
+    server: RedisServer, site: Site, pipeline: type = FetchesAtOnce, **settings: Any
+) -> Crawl:
+    settings |= {"ITEM_PIPELINES": {pipeline: 1}, "FIRST": site.url("/page/first")}
+    return crawl_of(server, site, **settings)
+
+
+@both
+async def test_a_pipeline_that_fetches_a_page_before_the_spider_is_open(
+    server: RedisServer, site: Site, by: By
+) -> None:
+    crawl = fetches_at_once(server, site, by=by)
+    await eventually(lambda: site.arrivals)
+    admissions = the_crawl_of(crawl.crawler).downloads.admissions
+    await crawl.gave_back(2, site)
+    assert site.arrivals == ["/page/first", "/page/"]
+    assert list(admissions) == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_spider_that_another_component_keeps_from_opening(
+    server: RedisServer, site: Site, caplog: Log, is_there: bool, has_begun: bool
+) -> None:
+    if not is_there:
+        server.kill()
+    crawl = fetches_at_once(server, site, Fails)
+    await eventually(lambda: crawl.crawler.crawling)
+    semaphore = the_crawl_of(crawl.crawler).semaphore
+    if has_begun:
+        await eventually(lambda: "/page/first" in site.arrivals or "cannot reach" in caplog.text)
+    pipeline = crawl.crawler.get_item_pipeline(Fails)
+    assert pipeline is not None
+    pipeline.told.set()
+    with pytest.raises(ValueError, match="it cannot be opened"):
+        await crawl.finished()
+    await asyncio.gather(pipeline.fetching, return_exceptions=True)
+    assert "closed" in repr(semaphore)
+    assert not is_there or server.members() == {}
+
+
+@pytest.mark.parametrize("ends_it", ["stop", "SEMAPHORE_START_TIMEOUT"])
+async def test_a_pipeline_that_fetches_while_the_server_is_away(
+    server: RedisServer, site: Site, caplog: Log, ends_it: str
+) -> None:
+    server.kill()
+    settings: dict[str, Any] = {} if ends_it == "stop" else {ends_it: 0.1}
+    crawl = fetches_at_once(server, site, **settings)
+    await eventually(lambda: "cannot reach" in caplog.text)
+    if ends_it == "stop":
+        await crawl.crawler.stop_async()
+    with pytest.raises(ClosedError):
+        await crawl.finished()
+    assert ("gave up on" in caplog.text) == (ends_it != "stop")
 
 
 Why = Callable[[RedisServer, Site], tuple[str, str]]  # an address, and what is said of it
