@@ -63,6 +63,7 @@ NOT_OURS = (
     "lost data)"
 )
 NOT_READ = "could not be renewed, as the server could not read what this node reported"
+UNREADABLE = "could not be renewed, as the data of its site on the server is damaged"
 NOT_SENT = "could not be renewed, as what is to be reported cannot be sent"
 
 
@@ -578,9 +579,8 @@ class Account:
             permit._turn_end = turn_end
 
     def _on_refusal(self, reply: Reply) -> None:
-        self.lose_all(
-            NOT_READ if reply.status in ("refused", "unreadable") else NOT_OURS, reply.term
-        )
+        why = {"refused": NOT_READ, "unreadable": UNREADABLE}.get(reply.status, NOT_OURS)
+        self.lose_all(why, reply.term)
         if reply.status == "refused":
             self._desk.emit(StatementRefused)
             logger.error("The server could not read %s (a bug: please report it).", reply.statement)

@@ -230,10 +230,11 @@ class Outbox:
             for permit in account.waiting:
                 permit._refuse(ClosedError("the semaphore is closing"))
         for permit in list(self.permits()):
-            if permit._when_lost:
+            if permit._watchers:
                 permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
             else:
                 permit.release()
+        self.forget_empty(list(self.accounts.values()))  # some only remember failures
 
     # For accounts -------------------------------------------------------------------------------
 

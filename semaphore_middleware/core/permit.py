@@ -93,7 +93,7 @@ class Permit:
         "_stage",
         "_thread",
         "_turn_end",
-        "_when_lost",
+        "_watchers",
         "granted_at",
         "limit",
         "owner",
@@ -134,8 +134,8 @@ class Permit:
         self._account = account
         self._turn_end = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
-        self._when_lost: Callable[[], object] | None = None
-        """Called when it is lost; None: nothing runs under it that could be ended."""
+        self._watchers: tuple[Callable[[], object], ...] = ()
+        """Called when it is lost; empty: nothing runs under it that could be ended."""
         self._error: PermitLostError | None = None
         """The reason of the loss."""
         self.withdrawn = False
@@ -286,8 +286,8 @@ class Permit:
         """Mark it as lost, and cancel its request."""
         self._stage = Stage.LOST
         self._error = PermitLostError(why)
-        if self._when_lost is not None:
-            self._when_lost()
+        for tell in self._watchers:
+            tell()
 
     def _refuse(self, error: BaseException) -> None:
         """Raise this error in its waiting request."""
@@ -391,7 +391,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
             self._task = asyncio.current_task()
             assert self._task is not None, "a permit is used within an asyncio task"
             self._cancelled_before = self._task.cancelling()
-        permit._when_lost = self._cancel
+        permit._watchers += (self._cancel,)
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled_here:
@@ -404,7 +404,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
         at: TracebackType | None,
     ) -> None:
         for permit in self._permits:
-            permit._when_lost = None
+            permit._watchers = tuple(tell for tell in permit._watchers if tell != self._cancel)
         if self._task is None or not self._cancelled_here:
             return
         # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.

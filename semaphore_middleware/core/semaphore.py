@@ -23,7 +23,12 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.core.permit import Permit, PermitSet, UntilLost
 from semaphore_middleware.core.session import Session
-from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
+from semaphore_middleware.errors import (
+    AcquireTimeoutError,
+    ClosedError,
+    PermitLostError,
+    SemaphoreError,
+)
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.lease import call_timeout
@@ -127,11 +132,14 @@ class FairSemaphore:
         """Connect to the server; waits, with a line in the log, while it cannot be reached.
 
         Raises `ServerRefusedError` if it is useless to wait, or no embedded server can be started;
-        with `wait` False also `ServerUnreachableError`, after one attempt.
+        with `wait` False also `ServerUnreachableError`, after one attempt. Raises `SemaphoreError`
+        if it is open.
         """
         options = self._options
         loop = asyncio.get_running_loop()
         self._forget_parent()
+        if self._session is not None and not self._session.loop.is_closed():
+            raise SemaphoreError("the semaphore is open already: open it once, and share it")
         if not self._is_name_new:
             self.node = self._draw_name()
         self._is_name_new = False

@@ -168,7 +168,7 @@ class SyncSemaphore:
                 is_end = isinstance(error, asyncio.CancelledError)
                 granted.set_exception(ClosedError("the semaphore is closing") if is_end else error)
             return
-        permit._when_lost = _let_it_run
+        permit._watchers = (_let_it_run,)
         if granted.set_running_or_notify_cancel():
             granted.set_result(permit)
         else:

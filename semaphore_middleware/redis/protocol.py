@@ -220,7 +220,8 @@ def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `read_feedback`)."""
     numbers = asdict(feedback) | asdict(backoff)
-    numbers["retry_after"] = min(feedback.retry_after, LONGEST_S)
+    for name in ("retry_after", "quota_gap"):
+        numbers[name] = min(numbers[name], LONGEST_S)
     return FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))
 
 

@@ -25,6 +25,12 @@ async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outsid
                     permit._lose("it is gone")
                     await asyncio.sleep(ENDLESS_S)
         assert not kept.lost
+        with pytest.raises(PermitLostError):
+            async with semaphore.permit("s", 1) as permit:
+                with permit.until_lost():  # as a helper does that is given the permit
+                    pass
+                permit._lose("it is gone")
+                await asyncio.sleep(ENDLESS_S)
 
 
 async def test_no_cancellation_is_left_behind_whatever_the_body_does(server: RedisServer) -> None:

@@ -323,7 +323,7 @@ def test_a_node_that_closes_gives_everything_back_and_takes_no_more() -> None:
     node = LoneOutbox()
     idle, running, waiting = node.hold(), node.hold(), node.ask()
     ended: list[Permit] = []
-    running._when_lost = lambda: ended.append(running)
+    running._watchers = (lambda: ended.append(running),)
     node.outbox.give_all_back()
     assert idle._stage is Stage.RELEASED
     assert (ended, running.lost) == ([running], True)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from semaphore_middleware import ClosedError, FairSemaphore, Limit
+from semaphore_middleware import ClosedError, FairSemaphore, Limit, SemaphoreError
 from semaphore_middleware.core.observer import Observer, PermitGranted
 from semaphore_middleware.core.semaphore import CLOSE_S, checked_limit
 from semaphore_middleware.model.limits import GivenLimit
-from tests.support.nodes import ENDLESS_S, Loop, Recorder, until_waiting
+from tests.support.nodes import ENDLESS_S, Loop, Recorder, eventually, until_waiting
 from tests.support.servers import RedisServer
 
 
@@ -112,7 +112,21 @@ async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServe
         await semaphore.close()  # does nothing
         async with semaphore:
             names.append(semaphore.node)
+            with pytest.raises(SemaphoreError, match="open already"):
+                await semaphore.open()
+            assert await semaphore.acquire("s", 1)
     assert names[0] == names[1] != names[3], "what an earlier opening has left is not its own"
+
+
+async def test_closing_waits_for_no_failures_that_it_remembers(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+        permit = await semaphore.acquire("s", 1)
+        permit.failed()
+        permit.release()
+        await eventually(lambda: server.members() == {})
+    assert "Could not give" not in caplog.text
 
 
 async def test_closing_refuses_who_waits(server: RedisServer) -> None:

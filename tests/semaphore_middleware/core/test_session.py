@@ -428,7 +428,7 @@ async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
         permit = await setup.hold()
         setup.server.is_silent = True
         is_lost = asyncio.Event()
-        permit._when_lost = is_lost.set
+        permit._watchers = (is_lost.set,)
         await is_lost.wait()
         setup.server.is_silent = False
         await asyncio.sleep(2 * CALL_TIMEOUT_S)

@@ -1,9 +1,12 @@
 """A site that meters starts teaches a gap between them. The simulation judges how well."""
 
+import math
+
 import pytest
 
-from semaphore_middleware.model.feedback import Feedback
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit, LimitDict
+from semaphore_middleware.model.validation import LONGEST_S
 from tests.semaphore_middleware.redis.test_refusals import (
     BUSY,
     GOOD,
@@ -86,6 +89,10 @@ async def test_a_quota_that_the_site_names_is_where_it_begins_and_its_most(
     assert (await a.inspect("s")).learned_gap == 0, "it has refused nothing"
     await one_more(a, outside, Feedback(refused=True, quota_gap=0.5))
     assert (await a.inspect("s")).learned_gap == 0.5
+    endless = FeedbackSummary.of([(Feedback(refused=True, quota_gap=math.inf), 0.0)])
+    await a.take("other", limit=LIMIT)
+    assert (await a.give_back("other", limit=LIMIT, feedback=endless)).status == "ok"
+    assert (await a.inspect("other")).learned_gap == LONGEST_S
     since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
     outside.edit("s", "learned", span_since=since, span_started=-ANSWERED, span_refused=2)
     outside.end_backoff()

@@ -97,6 +97,18 @@ async def join(server: RedisServer, **jobs: str) -> dict[str, Caller]:
     return callers
 
 
+async def test_jobs_that_only_pause_leave_their_scope_readable(
+    server: RedisServer, outside: Outside
+) -> None:
+    callers = await join(server, a1="a", b1="b", c1="b")
+    for name in ("a1", "b1"):
+        assert (await callers[name].say("s", LIMIT, resting=1)).status == "ok"
+    await callers["c1"].take("s", limit=LIMIT)
+    outside.end_leases("c1", "s")
+    for _ in range(2):
+        assert (await callers["a1"].say("s", LIMIT, resting=1)).status == "ok"
+
+
 async def go_round(callers: dict[str, Caller], times: int = 12) -> None:
     """Each node in turn gives a permit back, if it has one, and asks for another."""
     for _ in range(times):

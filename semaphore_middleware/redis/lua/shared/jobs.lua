@@ -9,6 +9,7 @@
 -- KEYS[1] also has, in the field "share:" and a job's name, the weight that an operator has set.
 
 local function read_weights(jobs)
+  if not jobs[1] then return end -- all that the accounts have is requests whose nodes pause
   local names = {}
   for i, entry in ipairs(jobs) do
     names[i] = 'share:' .. entry.name
@@ -93,7 +94,7 @@ local function count_jobs(scope, job)
   if job then
     scope.job, scope.jobs = job, nil
     redis.call('HDEL', scope.key, 'jobs')
-  elseif jobs[1] then
+  else
     read_weights(jobs)
   end
 end
