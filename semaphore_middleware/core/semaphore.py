@@ -96,7 +96,7 @@ class FairSemaphore:
         self._options = NodeOptions(**options)
         for name, value in (("url", url), ("node", node)):
             if value is not None and not isinstance(value, str):
-                raise not_allowed(value, name, "a text, or None")
+                raise not_allowed(value, name, "a text, or None", may_be_secret=name == "url")
         if url is None:
             url, url_from = url_from_environment()
         self.url = url

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
-from semaphore_middleware.model.validation import check_number, check_prefix, not_allowed
+from semaphore_middleware.model.validation import check_number, check_prefix, hidden, not_allowed
 
 DEFAULT_PREFIX = "semaphore"
 LONGEST_JOB = 100  # characters
@@ -56,16 +56,20 @@ def _check_backoff(value: Any, where: str) -> Backoff:
 
 
 def check_credentials(value: Any, where: str) -> Callable[[], object] | None:
-    """A function of the user's, given itself or by its path. Raises `SettingsError`."""
+    """A function of the user's, given itself or by its path. Raises `SettingsError`, without the
+    value and the text of an import's error: a password may have been given in its place.
+    """
     allowed = "a function that returns a password or a pair of user name and password, or its path"
     function: Callable[[], object] | None = value
     if isinstance(value, str):
         try:
             function = resolve_name(value)
         except Exception as error:
-            raise SettingsError(f"{where} = {value!r}: {error}; allowed is {allowed}") from None
+            raise SettingsError(
+                f"{where} = {hidden(value)}: {type(error).__name__}; allowed is {allowed}"
+            ) from None
     if function is not None and not callable(function):
-        raise not_allowed(value, where, allowed)
+        raise not_allowed(value, where, allowed, may_be_secret=True)
     return function
 
 
@@ -79,7 +83,7 @@ def check_redis_options(value: Any, where: str) -> Mapping[str, Any] | None:
             options = json.loads(value or "{}")
     if not isinstance(options, Mapping):
         allowed = "a dict of options of TLS, on the command line as JSON"
-        raise not_allowed(value, where, allowed)
+        raise not_allowed(value, where, allowed, may_be_secret=True)  # `ssl_password` is one
     return options
 
 

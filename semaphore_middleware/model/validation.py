@@ -123,10 +123,18 @@ def check_prefix(prefix: Any, where: str) -> str:
     return prefix
 
 
-def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
+def not_allowed(
+    value: Any, where: str, allowed: str, *, may_be_secret: bool = False
+) -> SettingsError:
     """The error for an invalid value. A command's option is shown as typed."""
-    what = f"{where} {value}" if where.startswith("--") else f"{where} = {shown(value)}"
+    text = hidden(value) if may_be_secret else shown(value)
+    what = f"{where} {value}" if where.startswith("--") else f"{where} = {text}"
     return SettingsError(f"{what}: allowed is {allowed}")
+
+
+def hidden(value: object) -> str:
+    """A value that may hold a password, for a message: its type alone."""
+    return f"<{type(value).__name__}, not shown>"
 
 
 def shown(value: object) -> str:

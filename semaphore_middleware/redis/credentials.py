@@ -22,6 +22,8 @@ class ChangingCredentials(CredentialProvider):
 
     def __init__(self, function: Callable[[], object], user: str | None, seconds: float) -> None:
         self._function = function
+        # Its `repr` may show a password: that of a partial's arguments, or of a method's object.
+        self._name = getattr(function, "__qualname__", type(function).__name__)
         self._user = user
         self._seconds = seconds
         self.last: tuple[str] | tuple[str, str] = ("",)
@@ -35,11 +37,11 @@ class ChangingCredentials(CredentialProvider):
                 return self.last
         except TimeoutError:
             raise RedisConnectionError(
-                f"no credentials within {self._seconds:g} s from {self._function!r}"
+                f"no credentials within {self._seconds:g} s from {self._name}"
             ) from None
         except Exception as error:
             raise RedisConnectionError(
-                f"no credentials from {self._function!r}: {type(error).__name__}: {error}"
+                f"no credentials from {self._name}: {type(error).__name__}: {error}"
             ) from None
 
     async def _ask(self) -> object:

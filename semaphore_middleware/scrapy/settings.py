@@ -104,9 +104,9 @@ _port = partial(
 )
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, where: str, may_be_secret: bool = False) -> str:
     if not isinstance(value, str | int):
-        raise not_allowed(value, where, "a text")
+        raise not_allowed(value, where, "a text", may_be_secret=may_be_secret)
     return str(value)
 
 
@@ -221,7 +221,7 @@ MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START"
 CREDENTIALS = "SEMAPHORE_REDIS_CREDENTIALS"
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth),
-    Setting("SEMAPHORE_REDIS_URL", None, _text, EMPTY),
+    Setting("SEMAPHORE_REDIS_URL", None, partial(_text, may_be_secret=True), EMPTY),
     Setting(CREDENTIALS, None, check_credentials, EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),

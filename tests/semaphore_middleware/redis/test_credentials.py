@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from semaphore_middleware.redis.location import Server
 from shared_crawl.crawls import Crawls
 from shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Log
+from tests.support.nodes import shown
 from tests.support.servers import RedisServer, SentinelServer, free_port
 
 FIRST, SECOND = "the-first-secret", "the-second-secret"
@@ -78,7 +80,7 @@ async def test_each_connect_asks_and_a_refused_password_asks_once_more(own: Redi
     assert wrong.asked == 2
 
 
-def raises() -> str:
+def raises(*_: str) -> str:
     raise LookupError("the token service is away")
 
 
@@ -93,7 +95,8 @@ async def is_slow() -> str:
         (raises, "LookupError: the token service is away"),
         (Tokens(None), "TypeError: it returned a NoneType; allowed is a password, or a user name"),
         (Tokens((FIRST, FIRST, FIRST)), "it returned a tuple"),
-        (is_slow, r"no credentials within 1.6 s from <function is_slow"),
+        (is_slow, "no credentials within 1.6 s from is_slow$"),
+        (partial(raises, FIRST), "no credentials from partial: LookupError"),
     ],
 )
 async def test_an_error_is_a_server_that_cannot_be_reached(
@@ -128,10 +131,21 @@ def test_a_password_in_the_url_is_one_too_many() -> None:
         FairSemaphore("redis://:secret@localhost", credentials=Tokens(FIRST))
 
 
-@pytest.mark.parametrize("given", [3, "no.such.module", "os.path", ("a", "b")])
-def test_what_is_no_provider_is_refused(given: Any) -> None:
-    with pytest.raises(SettingsError, match=r"^credentials.*allowed is a function that returns"):
-        FairSemaphore("redis://localhost", credentials=given)
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        *(("credentials", given) for given in (3, "no.such.module", "os.path", FIRST)),
+        ("credentials", ("a", FIRST)),
+        *(("redis_options", given) for given in ((FIRST,), f'{{"ssl_password": "{FIRST}"')),
+        ("url", [f"redis://:{FIRST}@localhost"]),
+    ],
+)
+def test_what_is_not_allowed_is_refused_by_its_type(name: str, given: Any) -> None:
+    """A password may be in it."""
+    said = rf"^{name} = <{type(given).__name__}, not shown>: .*\ballowed is a "
+    with pytest.raises(SettingsError, match=said) as refused:
+        FairSemaphore(**{"url": "redis://localhost", name: given})
+    assert FIRST not in shown(refused.value)
 
 
 def test_options_of_tls_are_added_to_the_url() -> None:

@@ -127,6 +127,7 @@ def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str)
         ("SEMAPHORE_LEASE", "1\n2", " = '1\\n2': allowed is "),
         ("DOWNLOAD_SLOTS", '{"a": {"concurrency": 0}}', "['a']['concurrency'] = 0: allowed is "),
         ("DOWNLOAD_SLOTS", {"a": 2}, "['a'] = 2: allowed is "),
+        ("SEMAPHORE_REDIS_URL", ["redis://:secret@a"], " = <list, not shown>: allowed is a text"),
         ("SEMAPHORE_SCOPES", "host,nowhere.at", ": 'nowhere.at' cannot be loaded: ModuleNotFound"),
         ("SEMAPHORE_SCOPES", ["nowhere.at"], ": 'nowhere.at' cannot be loaded: ModuleNotFound"),
     ],
