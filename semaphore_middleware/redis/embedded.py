@@ -130,7 +130,7 @@ def start_or_join(prefix: str) -> EmbeddedServer:
     path = directory / SOCKET
     with (directory / START_LOCK).open("ab") as start:
         _take(start, fcntl.LOCK_EX)
-        lock = (directory / USERS_LOCK).open("ab")
+        lock = (directory / USERS_LOCK).open("a+b")  # NFS shares a lock only of a readable file
         try:
             _take(lock, fcntl.LOCK_SH)  # waits for a supervisor that is ending its server
             deadline = time.monotonic() + START_TIMEOUT_S

@@ -1,6 +1,7 @@
 """The embedded server: one for each user and machine, there as long as any process uses it."""
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO
 
 import pytest
 import redis
@@ -34,6 +36,22 @@ def pid_of(user: embedded.EmbeddedServer | FairSemaphore) -> int:
 def user() -> Iterator[embedded.EmbeddedServer]:
     user = embedded.start_or_join("prefix")
     yield user
+    user.leave()
+    wait_until(lambda: embedded.find() is None)
+
+
+def test_locks_are_those_that_nfs_gives(monkeypatch: Patch) -> None:
+    """It has a shared lock for a file that is open to read, an exclusive one if open to write."""
+    flock = fcntl.flock
+
+    def of_nfs(file: IO[bytes], kind: int) -> None:
+        if not (file.writable() if kind & fcntl.LOCK_EX else file.readable()):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    user = embedded.start_or_join("prefix")
+    assert embedded.find() == user.url
     user.leave()
     wait_until(lambda: embedded.find() is None)
 
