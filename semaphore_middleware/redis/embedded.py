@@ -324,6 +324,10 @@ def _prepare(directory: Path) -> None:
     """Make the directory, and try whether a socket can be in it. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True, parents=directory.parent.name == IN_HOME)
     _check_private(directory)
+    # Where the server runs, it is joined, even if the disk has become full: a second one elsewhere
+    # would grant each limit again.
+    if (directory / SOCKET).exists() and _is_alive(directory):
+        return
     trial = directory / f"{os.getpid()}.sock"
     try:
         with socket.socket(socket.AF_UNIX) as one:

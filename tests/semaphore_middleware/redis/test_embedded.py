@@ -79,6 +79,18 @@ def test_the_server_ends_with_a_killed_supervisor(user: embedded.EmbeddedServer)
     assert pid_of(user) != pid
 
 
+def test_a_server_is_joined_when_its_disk_is_full(
+    user: embedded.EmbeddedServer, monkeypatch: Patch
+) -> None:
+    def bind(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("socket.socket.bind", bind)
+    other = embedded.start_or_join("prefix")
+    other.leave()
+    assert other.url == user.url
+
+
 async def test_permits_are_kept_when_the_embedded_server_is_killed(caplog: Log) -> None:
     """And no other node gets them, whichever of the nodes starts it again."""
     caplog.set_level("INFO")
