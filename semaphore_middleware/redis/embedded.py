@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -328,7 +329,8 @@ def _prepare(directory: Path) -> None:
     # would grant each limit again.
     if (directory / SOCKET).exists() and _is_alive(directory):
         return
-    trial = directory / f"{os.getpid()}.sock"
+    # No other process's, as a process id of another container may be, and as long as the server's.
+    trial = directory / f"{secrets.token_hex(3)}.sock"
     try:
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(str(trial))

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +23,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import machine
 from semaphore_middleware.redis.location import Server
 from tests.support.crawls import Log, Patch
-from tests.support.nodes import eventually
+from tests.support.nodes import calls_of, eventually
 from tests.support.servers import wait_until
 
 
@@ -118,6 +119,19 @@ def test_the_embedded_server_may_have_any_directory(monkeypatch: Patch, tmp_path
     path.touch()
     assert embedded.find() == user.url
     assert str(Server(user.url, 1.0)) == f"unix://{path}"
+
+
+def test_each_trial_of_a_directory_has_a_name_as_long_as_the_server_s(
+    monkeypatch: Patch, tmp_path: Path
+) -> None:
+    """Containers with a common directory may have the same process ids."""
+    tried = calls_of(monkeypatch, socket.socket, "bind")
+    private = tmp_path / "private"
+    for _ in range(2):
+        embedded._prepare(private)
+    names = {path for _, path in tried}
+    assert len(names) == 2
+    assert {len(name) for name in names} == {len(str(private / embedded.SOCKET))}
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: Patch, tmp_path: Path) -> None:
