@@ -441,13 +441,7 @@ class Connection:
         if "NOAUTH" in text or "Authentication required" in text:
             return ServerRefusedError(f"{name} asks for a password, and its URL has none")
         if isinstance(error, AuthenticationError | AuthorizationError):
-            options = self._connector.options
-            if options.get("username") and not options.get("password"):
-                return ServerRefusedError(
-                    f"{name} does not accept this user name without a password; an address with a "
-                    "password alone is redis://:PASSWORD@HOST"
-                )
-            return PasswordRefusedError(f"{name} does not accept this user name and password")
+            return self._explain_refused_password(text)
         if is_unknown_command(error):
             return ServerRefusedError(f"{name} does not know a command that is needed: {text}")
         if is_denial(error):
@@ -464,6 +458,19 @@ class Connection:
         ):
             text += self._hint
         return ServerUnreachableError(f"cannot reach {name}: {text}")
+
+    def _explain_refused_password(self, text: str) -> ServerRefusedError:
+        name, options = self.server_name, self._connector.options
+        if "without any password configured" in text:
+            is_asked = "credential_provider" in options
+            given = "SEMAPHORE_REDIS_CREDENTIALS gives one" if is_asked else "its URL has one"
+            return ServerRefusedError(f"{name} has no password, and {given}")
+        if options.get("username") and not options.get("password"):
+            return ServerRefusedError(
+                f"{name} does not accept this user name without a password; an address with a "
+                "password alone is redis://:PASSWORD@HOST"
+            )
+        return PasswordRefusedError(f"{name} does not accept this user name and password")
 
     @property
     def _hint(self) -> str:

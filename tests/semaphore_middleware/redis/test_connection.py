@@ -135,6 +135,13 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
     assert re.search(r"does not know a command that is needed: unknown command .AUTH.$", said)
 
 
+async def test_a_password_for_a_server_that_has_none_is_named_as_that(server: RedisServer) -> None:
+    said = await refusal(server.url.replace("//", f"//:{PASSWORD}@"))
+    assert said == f"{server.url} has no password, and its URL has one"
+    with pytest.raises(ServerRefusedError, match="no password, and SEMAPHORE_REDIS_CREDENTIALS"):
+        await Server(server.url, 5.0, credentials=lambda: PASSWORD).connect()
+
+
 @pytest.mark.parametrize("command", ["EVALSHA", "ZRANGE", "SUBSCRIBE"])
 async def test_a_command_that_was_renamed_is_named_in_one_line(command: str) -> None:
     with RedisServer("--rename-command", command, "") as server:

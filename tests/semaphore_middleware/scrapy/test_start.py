@@ -341,7 +341,7 @@ def not_permitted(server: RedisServer, _: Any) -> tuple[str, str]:
 
 
 def wrong_password(server: RedisServer, _: Any) -> tuple[str, str]:
-    return f"unix://:{ENCODED}@{server.path}", "does not accept this user name and password"
+    return f"unix://node:{ENCODED}@{server.path}", "does not accept this user name and password"
 
 
 @both
