@@ -58,6 +58,7 @@ class SyncSemaphore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: Future[None] = Future()
+        self._at_exit: Finalize[None] | None = None
         self._opening: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -106,6 +107,8 @@ class SyncSemaphore:
                 return
             self._end.set_result(None)
         thread.join()
+        if self._at_exit is not None:
+            self._at_exit.cancel()  # it keeps this in memory
 
     # The threads' side --------------------------------------------------------------------------
 
@@ -135,7 +138,8 @@ class SyncSemaphore:
         thread.start()  # since Python 3.12 a RuntimeError, once the main thread has ended
         self._loop = loop
         self._thread = thread
-        Finalize(None, self.close, exitpriority=0)  # not atexit, which multiprocessing passes over
+        # Not atexit, which multiprocessing passes over.
+        self._at_exit = Finalize(None, self.close, exitpriority=0)
         return loop
 
     # On the event loop --------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The semaphore for threads: in many of them, in forked processes, and at the end of a process."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -139,6 +141,16 @@ def test_the_end_gives_back_what_no_thread_works_under(server: RedisServer) -> N
     with pytest.raises(ClosedError, match="the semaphore is closed"):
         semaphore.permit("s", 1).__enter__()
     semaphore.close()
+
+
+def test_one_that_is_closed_does_not_stay_in_memory(server: RedisServer) -> None:
+    semaphore = SyncSemaphore(server.url)
+    with semaphore, semaphore.permit("s", 1):
+        pass
+    kept = weakref.ref(semaphore)
+    del semaphore
+    gc.collect()
+    assert kept() is None
 
 
 def test_the_end_does_not_wait_for_a_server_that_does_not_reply(server: RedisServer) -> None:
