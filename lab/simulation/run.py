@@ -135,6 +135,9 @@ class Keeper:
     def is_news(self, *_: object) -> bool:
         return False  # no thread of this process is blocked
 
+    def warn(self, *_: object) -> None:
+        """Nothing: it would be another thread that logs."""
+
 
 class Node:
     """One node's process, and its requests."""

@@ -250,14 +250,13 @@ class Connection:
         return address[0] if isinstance(address, tuple) else ""
 
     async def connect_again(self) -> Connection:
-        """Another connection to this run of the server, with the same address and credentials:
-        without a look for the master, or a call of the function that gives them.
+        """Another connection to this run of the server, with the same address and credentials, for
+        another thread: without a look for the master.
 
         Raises `ServerUnreachableError` if the server is in another life.
         """
         target = replace(self._target, address=self.address, is_replaced=None)
-        connection = Connection(self._connector.without_asking(), target)
-        await connection.connect()
+        connection = await self._connector.connect_again(target)
         try:
             await connection.check_server()
             if connection.life != self.life:
@@ -583,14 +582,21 @@ class Connector:
         await connection.connect()
         return connection
 
-    def without_asking(self) -> Connector:
-        """The same, with the credentials that were returned last."""
+    async def connect_again(self, target: Target) -> Connection:
+        """Open a new connection in another thread, with the credentials that were returned last. If
+        they have expired, the function is asked, unless only its own event loop can ask it.
+        """
         options = {**self.options}
         provider = options.pop("credential_provider", None)
         if provider is not None:
             *user, options["password"] = provider.last
             options["username"] = user[0] if user else None
-        return replace(self, options=options)
+        try:
+            return await replace(self, options=options)._connect(target)
+        except PasswordRefusedError:
+            if provider is None or provider.is_of_loop:
+                raise
+            return await self._connect(target)
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
         """Ask a sentinel or a cluster node (`what`) one command."""

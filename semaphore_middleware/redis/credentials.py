@@ -28,6 +28,8 @@ class ChangingCredentials(CredentialProvider):
         self._seconds = seconds
         self.last: tuple[str] | tuple[str, str] = ("",)
         """What was returned last."""
+        self.is_of_loop = False
+        """Whether it was awaited: then only the event loop that did so can ask again."""
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """The arguments of AUTH."""
@@ -45,9 +47,10 @@ class ChangingCredentials(CredentialProvider):
             ) from None
 
     async def _ask(self) -> object:
-        if iscoroutinefunction(self._function):
-            return await self._function()
-        returned = await asyncio.to_thread(self._function)
+        function = self._function
+        is_coroutine = iscoroutinefunction(function)
+        returned = function() if is_coroutine else await asyncio.to_thread(function)
+        self.is_of_loop = isawaitable(returned)
         return await returned if isawaitable(returned) else returned
 
     def _checked(self, returned: object) -> tuple[str] | tuple[str, str]:

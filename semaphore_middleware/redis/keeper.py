@@ -35,6 +35,10 @@ BEAT = 0.1  # between two heartbeats of a loop
 LATE = 0.3  # since the last one: then the loop counts as blocked
 MOST_LEASES = 20  # are renewed in one stall: a process that hangs must not keep a site for ever
 THREAD = "scrapy-semaphore keeper"
+NOT_RENEWED = (
+    "Leases of a blocked event loop cannot be renewed: %s. They end soon, unless another attempt "
+    "succeeds."
+)
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 Repeat: TypeAlias = Callable[[Callable[[], Awaitable[Connection]]], Awaitable[bool]]
@@ -128,6 +132,7 @@ class Heartbeat:
 
     async def _keep_through(self, beat: Beat) -> None:
         """Renew the leases until the loop beats again, or has been blocked for too long."""
+        assert self._keeper is not None
         connection: Connection | None = None
 
         async def connect() -> Connection:
@@ -138,7 +143,7 @@ class Heartbeat:
 
         if self._is_in_use():
             self._name_culprit(beat)
-        next_at, is_kept = -math.inf, True
+        next_at, is_kept, has_warned = -math.inf, True, False
         try:
             while self._beat is beat and not self._loop.is_closed():
                 now = self._clock()
@@ -146,8 +151,10 @@ class Heartbeat:
                     try:
                         is_kept = await self._repeat(connect)
                         next_at = now + RENEWAL * self._lease
-                    except (ServerUnreachableError, ServerRefusedError):
-                        pass  # it is tried again, or the leases end
+                    except (ServerUnreachableError, ServerRefusedError) as error:
+                        if not has_warned:
+                            self._keeper.warn(NOT_RENEWED, error)
+                        has_warned = True
                     except Exception:
                         is_kept = False
                         logger.exception("Unexpected error (a bug); leases are not renewed.")
@@ -157,7 +164,7 @@ class Heartbeat:
                 await connection.close()
 
     def _name_culprit(self, beat: Beat) -> None:
-        """Log once a stall what blocks the loop: in a thread, as it may be the log that does."""
+        """Log once a stall what blocks the loop."""
         assert self._keeper is not None
         self._named = beat
         if self._keeper.is_news(self._thread, beat):
@@ -167,8 +174,7 @@ class Heartbeat:
                 "leases are renewed, for %s s at most. Is it something to do in a thread?"
             )
             seconds = self._clock() - beat.at
-            arguments = (text, culprit, digits(seconds), digits(MOST_LEASES * self._lease))
-            threading.Thread(target=logger.warning, args=arguments, daemon=True).start()
+            self._keeper.warn(text, culprit, digits(seconds), digits(MOST_LEASES * self._lease))
 
 
 def name_of(frame: FrameType | None) -> str:
@@ -233,6 +239,10 @@ class Keeper:
         is_news = self._named_at.get(thread, -math.inf) < beat.at
         self._named_at[thread] = self.clock()
         return is_news
+
+    def warn(self, *arguments: object) -> None:
+        """Log a warning, in another thread: it may be the log that blocks a loop."""
+        threading.Thread(target=logger.warning, args=arguments, daemon=True).start()
 
 
 def _run(loop: asyncio.AbstractEventLoop, ended: Future[None]) -> None:

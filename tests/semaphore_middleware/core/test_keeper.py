@@ -305,6 +305,41 @@ async def test_it_comes_with_the_credentials_that_were_used_last(server: RedisSe
         client.execute_command("ACL", "DELUSER", "app")
 
 
+@pytest.mark.parametrize("is_of_loop", [False, True])
+@in_asyncio
+async def test_credentials_that_have_expired_are_asked_for_again(
+    server: RedisServer, caplog: Log, is_of_loop: bool
+) -> None:
+    """Unless only the blocked loop can: then the log says it, once."""
+    passwords = ["old"]
+
+    def credentials() -> tuple[str, str]:
+        return "app", passwords[-1]
+
+    async def awaited() -> tuple[str, str]:
+        return credentials()
+
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">old", "~*", "&*", "+@all")
+    given = awaited if is_of_loop else credentials
+    # Without a history, whose connection may be made at any time.
+    async with BusyNode(server, credentials=given, history=0) as busy:
+        permit = await busy.hold()
+        with server.client() as client:
+            await eventually(client.pubsub_channels)  # all connections are there
+            passwords.append("new")
+            client.execute_command("ACL", "SETUSER", "app", "resetpass", ">new")
+        async with busy.blocked():
+            await asyncio.sleep(1.5 * LEASE_S)
+        await busy.run(asyncio.sleep(0.2 * LEASE_S))
+        assert (permit.held, permit.lost) == (not is_of_loop, is_of_loop)
+        permit.release()
+    refused = re.compile("Leases .* cannot be renewed: .* does not accept this user name and pass")
+    assert sum(bool(refused.match(line)) for line in caplog.messages) == is_of_loop
+    with server.client() as client:
+        client.execute_command("ACL", "DELUSER", "app")
+
+
 async def test_a_removal_that_is_cancelled_lets_the_thread_end() -> None:
     """An error in a thread fails the test."""
 
