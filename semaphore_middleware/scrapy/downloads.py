@@ -301,6 +301,7 @@ class Downloads:
         ending = OVER
         needs_network = bool(host_of(request))
         is_try = needs_network and self._network.begin()
+        status, size = 0, 0  # no response
         try:
             if admission.failure is not None:
                 raise admission.failure
@@ -308,14 +309,13 @@ class Downloads:
                 response = await download(request)
             if needs_network:
                 self._network.answered()
-            permits.received(response.status, len(response.body))
+            status, size = response.status, len(response.body)
             if await self._responses.record_response(permits, admission, response):
                 self._semaphore.emit(RequestRefused)
             if SHARED_KEY in request.meta and not admission.has_left:
                 ending = ANSWERED
             return response
         except Exception as error:
-            permits.received(0, 0)
             self._note_failure(permits, admission, error)
             raise
         except asyncio.CancelledError as error:
@@ -324,6 +324,7 @@ class Downloads:
             raise
         finally:
             admission.task = None
+            permits.received(status, size)
             if is_try:
                 self._network.end_try()
             self._move_on(admission, ending)

@@ -10,7 +10,9 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_report.reader import read_history
 from tests.support.crawls import By, Crawl, Log, both, pages
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -87,6 +89,9 @@ async def test_the_retries_that_a_site_s_only_page_may_have(
     await crawl.finished()
     assert len(site.arrivals) == tries
     assert crawl.stat("semaphore/backoffs") == tries, "each refusal is told"
+    async with Admin(server.url) as admin:
+        done = (await read_history(admin, "127.0.0.1", 3600)).sum()
+    assert (done.requests, done.server_errors, done.silent) == (tries, tries, 0)
     if most == "soon":
         assert isinstance(crawl.spider.failures[0], TypeError), "as in Scrapy"
     else:

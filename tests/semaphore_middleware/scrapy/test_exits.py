@@ -15,6 +15,7 @@ from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from semaphore_middleware.scrapy import closing, downloads
@@ -24,6 +25,7 @@ from semaphore_middleware.scrapy.versions import (
     DownloadConnectionRefusedError,
     DownloadTimeoutError,
 )
+from semaphore_report.reader import read_history
 from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, host_of, more_hosts, taken, waiting
 from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.servers import RedisServer, free_port
@@ -365,6 +367,9 @@ async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by:
     assert crawl.stat("semaphore/released") == crawl.stat("semaphore/acquired") == 2
     await other.gave_back(1, site)
     assert server.members() == {}
+    async with Admin(server.url) as admin:
+        done = (await read_history(admin, "127.0.0.1", 3600)).sum()
+    assert (done.requests, done.silent, done.ok) == (2, 1, 1)
 
 
 @pytest.mark.parametrize("is_closing", [True, False], ids=["spider closes", "cancelled"])
