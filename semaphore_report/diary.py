@@ -11,7 +11,7 @@ from operator import attrgetter
 from struct import Struct
 
 from semaphore_middleware.model.limits import Limit
-from semaphore_report.history import CLASS_OF, Minute
+from semaphore_report.history import Minute, class_of
 from semaphore_report.records import MINUTE, PAUSE
 
 TALLIES_PER_BATCH = 100
@@ -127,7 +127,7 @@ class Diary:
     def add_response(self, scope: str, status: int, size: int) -> None:
         """Count a response of so many bytes; status 0: a request ended without one."""
         tally = self._find_tally(scope, self.wall)
-        kind = CLASS_OF.get(status // 100, "ok") if status else "silent"
+        kind = class_of(status) if status else "silent"
         setattr(tally, kind, getattr(tally, kind) + 1)
         tally.size += size
 

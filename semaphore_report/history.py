@@ -58,10 +58,17 @@ class Minute:
 
 CLASSES = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
 """The counts of responses, each with its statuses."""
-CLASS_OF = {int(statuses[0]): name for name, statuses in CLASSES.items()}
-"""The count by a status's first digit. All other digits count as `ok`."""
+_CLASS_OF = {int(statuses[0]): name for name, statuses in CLASSES.items()}
 HIGHEST = ("starts", "most", "limit", "gap", "interval")
 """The parts with a maximum, not a sum, in a sum of minutes."""
+
+
+def class_of(status: int) -> str:
+    """The count of responses with this status, one of `CLASSES`.
+
+    Below 200 it is `ok`. Above 599 a status is invalid: a server error, as RFC 9110, 15, says.
+    """
+    return _CLASS_OF.get(min(status // 100, 5), "ok")
 
 
 @dataclass(frozen=True, slots=True, order=True)

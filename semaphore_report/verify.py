@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from semaphore_middleware.commands.verbs import CommandError, Status
-from semaphore_report.history import CLASS_OF, CLASSES, History, Minute
+from semaphore_report.history import CLASSES, History, Minute, class_of
 
 GZIP = b"\x1f\x8b"
 """The first bytes of a packed file."""
@@ -82,8 +82,7 @@ def lines_of(log: Iterable[str]) -> Iterator[LogLine | None]:
         duration = None
         if last:
             duration = float(last) if "." in last else int(last) / 1e6
-        kind = CLASS_OF.get(int(status[0]), "ok")
-        yield LogLine(at, address, agent or "", kind, duration)
+        yield LogLine(at, address, agent or "", class_of(int(status)), duration)
 
 
 @lru_cache(maxsize=1024)

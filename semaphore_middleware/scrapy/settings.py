@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.feedback import MAX_STATUS, Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
@@ -148,7 +148,7 @@ def _statuses(value: Any, where: str) -> frozenset[int]:
         if isinstance(value, str):  # from the command line
             given = json.loads(value) if value.startswith("[") else value.split(",")
         return frozenset(
-            check_integer(status, where, least=100, most=599, text=True) for status in given
+            check_integer(status, where, least=100, most=MAX_STATUS, text=True) for status in given
         )
     except (TypeError, ValueError):
         allowed = "a list of HTTP statuses, like [429, 503], or []"

@@ -167,9 +167,16 @@ def fewer_in_the_log(_: dict[str, Any], log: list[str], __: int) -> None:
     del log[100:200]
 
 
-def of_its_own_kind(_: dict[str, Any], log: list[str], __: int) -> None:
-    """Some sites answer with statuses of no class."""
+def of_no_class(_: dict[str, Any], log: list[str], __: int) -> None:
+    """Below 200 a status counts as 2xx."""
+    log[:] = [text.replace('" 200 ', '" 199 ') for text in log]
+
+
+def of_its_own_kind(report: dict[str, Any], log: list[str], __: int) -> None:
+    """Some sites answer with statuses above 599: these count as 5xx."""
     log[:] = [text.replace('" 200 ', '" 999 ') for text in log]
+    for part in (*report["minutes"], *report["hours"], report["sum"]):
+        part["ok"], part["server_errors"] = 0, part["ok"]
 
 
 def faster(_: dict[str, Any], log: list[str], first: int) -> None:
@@ -186,6 +193,7 @@ def more_at_once(_: dict[str, Any], log: list[str], __: int) -> None:
     [
         (as_it_was, "all fit the report"),
         (in_a_slow_clock, "all fit the report"),
+        (of_no_class, "all fit the report"),
         (of_its_own_kind, "all fit the report"),
         (given_up, "all fit the report"),
         (one_more, "1 of 31 requests in the log at"),

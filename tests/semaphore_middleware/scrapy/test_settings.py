@@ -57,6 +57,7 @@ def test_defaults() -> None:
         ({"SEMAPHORE_BACKOFF_CODES": []}, {"backoff_codes": set()}),
         ({"SEMAPHORE_BACKOFF_CODES": "[]"}, {"backoff_codes": set()}),
         ({"SEMAPHORE_BACKOFF_CODES": "[429]"}, {"backoff_codes": {429}}),
+        ({"SEMAPHORE_BACKOFF_CODES": [429, 999]}, {"backoff_codes": {429, 999}}),  # of LinkedIn
         ({"SEMAPHORE_BACKOFF_START": 400}, {"backoff": Backoff(400, 400)}),
     ],
 )
@@ -100,7 +101,11 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
             "a list of any of 'host', 'domain', 'ip', 'proxy', 'all', and of functions",
         ),
         ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text, not empty, without '{' and '}'"),
-        ("SEMAPHORE_BACKOFF_CODES", ["x", "[4", [99], [600], [None], 7.5], "list of HTTP statuses"),
+        (
+            "SEMAPHORE_BACKOFF_CODES",
+            ["x", "[4", [99], [1000], [None], 7.5],
+            "list of HTTP statuses",
+        ),
         ("SEMAPHORE_BACKOFF_MAX", [0.5, "x", NAN], "number >= 1"),
         ("SEMAPHORE_METRICS_HOST", [1, "a..example"], "an address"),
         ("SEMAPHORE_METRICS_PORT", [-1, "x", 70000, 1.5, True, [1]], "a port"),
