@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -185,6 +186,14 @@ def test_of_limits_of_other_kinds_parts_that_are_left_out_are_open() -> None:
         finder("host", "domain", limits=limits).find_scopes(Request("http://a.example")).limits
     )
     assert other["domain:a.example"] == Limit(LIMITLESS, 2.0, 0.5)
+
+
+def test_of_limits_of_names_and_hosts_parts_that_are_left_out_are_the_default_s() -> None:
+    limits = {"shop": {"rate": "10/m"}, "a.example.org": {"delay": 2}}
+    every = finder("all", "host", by_path, limits=limits)
+    found = dict(every.find_scopes(Request("http://a.example.org/shop")).limits)
+    assert found["shop"] == replace(DEFAULT, rate="10/m")
+    assert found["a.example.org"] == replace(DEFAULT, delay=2.0)
 
 
 def test_a_proxy_is_its_host_and_port() -> None:
