@@ -124,6 +124,7 @@ class History:
     minutes: tuple[Minute, ...]
     pauses: tuple[Pause, ...]
     changes: tuple[LoggedChange, ...]
+    """Changes of rules, and the last ones before `since`, whose rules were in force then."""
     robotstxt: tuple[ObeyedFile, ...]
     ended: tuple[tuple[str, float], ...]
     """Nodes that ended without writing their last requests, each with the time it last wrote."""

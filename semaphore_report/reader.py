@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import decoded
+from semaphore_middleware.model.rules import LoggedChange
 from semaphore_middleware.redis.protocol import batches
 from semaphore_middleware.redis.scripts import Call, run_scripts
 from semaphore_report.history import History, Minute, ObeyedFile, Pause
@@ -57,11 +58,22 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
         until=until,
         minutes=tuple(sorted(minute for minute in minutes if since - 60 < minute.at)),
         pauses=tuple(sorted(pause for pause in pauses if since < pause.at)),
-        changes=tuple(change for change in changes if since < change.at and change.fits(scope)),
+        changes=tuple(_changes_of(scope, changes, since)),
         robotstxt=tuple(_read_files(files)),
         ended=tuple((node, at) for node, at in _read_nodes(nodes) if since < at < until - SILENT_S),
         jobs=dict(jobs),
     )
+
+
+def _changes_of(
+    scope: str, changes: Iterable[LoggedChange], since: float
+) -> Iterator[LoggedChange]:
+    """The changes of the scope's rules, and before them those of the rules in force at `since`."""
+    fitting = [change for change in changes if change.fits(scope)]
+    last_before = {change.name: change for change in fitting if change.at <= since}
+    for change in fitting:
+        if since < change.at or (change.rule and change is last_before[change.name]):
+            yield change
 
 
 def _read_hours(

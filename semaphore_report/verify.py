@@ -203,8 +203,9 @@ class Verdict:
 
     def _compare_gaps(self) -> None:
         """Check the delay between requests, as exactly as the log's whole seconds allow."""
-        if any(change.rule.get("delay") is not None for change in self._history.changes):
-            self.notes.append("an operator has set a delay: gaps are not compared")
+        rules = [change.rule for change in self._history.changes]
+        if any(rule.get(part) is not None for rule in rules for part in ("delay", "jitter")):
+            self.notes.append("an operator has set a delay or its jitter: gaps are not compared")
             return
         early = Counter[int]()
         arrival = 0.0

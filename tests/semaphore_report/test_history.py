@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.redis.keys import Keys
 from semaphore_report.diary import Batch, PauseNote, Tally
 from semaphore_report.history import Pause
 from semaphore_report.keys import HistoryKeys
@@ -17,6 +19,7 @@ from tests.support.servers import RedisServer
 DAY_S = 86400.0
 BODY = 1000  # bytes
 KEYS = HistoryKeys("semaphore")
+RULES_LOG = Keys("semaphore").changed_rules
 
 
 async def test_a_site_s_history_is_what_all_nodes_did(server: RedisServer) -> None:
@@ -86,6 +89,32 @@ async def test_a_pause_that_several_nodes_heard_of_counts_once(server: RedisServ
         assert (await read_history(admin, "s", DAY_S)).pauses == (
             Pause(60.0 * now, 5.0, 5.0, True, 0.03),
         )
+
+
+async def test_rules_that_were_in_force_at_its_beginning_are_in_it(server: RedisServer) -> None:
+    site, now = "www.example.org", int(time.time())
+    log = [
+        (site, {"delay": 1}),
+        (site, {"delay": 2}),
+        ("*.example.org", {"delay": 3}),
+        ("*.org", {"delay": 4}),
+        ("*.org", {}),  # removed
+        ("example.net", {"delay": 5}),
+    ]
+    changes = [(now - 7200 + n, *change) for n, change in enumerate(log)]
+    changes.append((now - 10, site, {"delay": 6}))
+    with server.client() as client:
+        for at, name, rule in changes:
+            text = f"{at}000 {name}\n{json.dumps(rule) if rule else ''}"
+            client.zadd(RULES_LOG, {text: 1000 * at})
+        client.expire(RULES_LOG, 60)
+    async with Admin(server.url) as admin:
+        found = (await read_history(admin, site, 3600)).changes
+    assert [(change.name, change.rule["delay"]) for change in found] == [
+        (site, 2),
+        ("*.example.org", 3),
+        (site, 6),
+    ]
 
 
 async def test_a_node_that_was_killed_is_named(server: RedisServer) -> None:
