@@ -22,8 +22,8 @@ crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LA
 		--latency "$$LATENCY" --pages "$$PAGES"
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
-# Three times as many as processors: tests wait for servers, processes and leases.
-WORKERS = $(shell echo $$(($$(nproc) * 3)))
+# Twice as many as processors: tests wait for servers, processes and leases.
+WORKERS = $(shell echo $$(($$(nproc) * 2)))
 
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
