@@ -22,7 +22,7 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.core.observer import PermitLost
 from tests.support.nodes import TIMEOUT_S, Recorder, eventually
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from tests.support.site import FIRST_PART, Site
 
 HOST = "127.0.0.1"
@@ -166,7 +166,7 @@ async def test_requests_reads_a_body_before_its_hooks_and_ignores_a_redirects(
     server: RedisServer, site: Site
 ) -> None:
     def check(response: requests.Response, **_: Any) -> None:
-        assert server.members() == {}
+        wait_until(lambda: server.members() == {})  # the thread of the semaphore tells it
         response.raise_for_status()
 
     site.headers_of["/redirect/page/"] = {"Content_Encoding": "gzip"}  # which it is not
