@@ -308,7 +308,7 @@ class Downloads:
             with permits.until_lost():
                 response = await download(request)
             if needs_network:
-                self._network.answered()
+                self._network.answered(request)
             status, size = response.status, len(response.body)
             if await self._responses.record_response(permits, admission, response):
                 self._semaphore.emit(RequestRefused)
@@ -316,7 +316,8 @@ class Downloads:
                 ending = ANSWERED
             return response
         except Exception as error:
-            self._note_failure(permits, admission, error)
+            admission.task = None  # the crawl's end does not cancel what is left to do
+            await self._note_failure(permits, admission, error, is_try)
             raise
         except asyncio.CancelledError as error:
             if self.closing.has_cancelled(error):
@@ -335,7 +336,9 @@ class Downloads:
         if not admission.has_fetch:
             self.admissions.leave_fetch(admission)
 
-    def _note_failure(self, permits: PermitSet, admission: Admission, error: Exception) -> None:
+    async def _note_failure(
+        self, permits: PermitSet, admission: Admission, error: Exception, is_try: bool
+    ) -> None:
         """Note that a request got no response: on its site, unless no site responds to this node.
         Behind a proxy nothing is noted, unless the proxy itself refused: it may be at fault.
         """
@@ -344,7 +347,7 @@ class Downloads:
             self._responses.record_proxy_refusal(permits, request)
         if request.meta.get("proxy") or not is_without_response(error):
             return
-        if self._network.failed(host_of(request), error_number(error)):
+        if await self._network.failed(request, error_number(error), is_try):
             admission.is_nodes_fault = True
         elif permits.site_permit is not None:
             permits.site_permit.failed()

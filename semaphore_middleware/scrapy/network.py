@@ -9,18 +9,29 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
+
+from scrapy import Request
+from scrapy.utils.httpobj import urlparse_cached
 
 from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import registered_domain_finder
 from semaphore_middleware.model.reasons import digits
+from semaphore_middleware.scrapy.scopes import DEFAULT_PORTS, host_of
 
 logger = logging.getLogger(__name__)
 
 SITES = 5
-"""Sites that did not respond, while none did: then the trouble is this node's."""
+"""Sites that did not respond, while none did: then the trouble may be this node's."""
 IN_A_ROW = 3
 """Requests that found no network, while none got a response, that say the same."""
+REACHABLE = 5
+"""Sites that responded last, to a host of which the node then connects: if one accepts, it is not.
+"""
+CONNECT_TIMEOUT_S = 5.0
+CONNECT_INTERVAL_S = 30.0
+"""Until the node connects to them again, unless one of them has failed."""
 NO_NETWORK = {errno.ENETUNREACH, errno.ENETDOWN}
 
 
@@ -34,8 +45,12 @@ class NetworkLost(CountedEvent):
 class Network:
     """Notices that no site responds, and then blames none: the trouble is this node's own.
 
-    The node makes one request at a time, in growing pauses, until one gets a response. So an outage
-    costs a few attempts, and no page. Times are on the loop's clock, in seconds.
+    If many sites in a row did not respond, the node connects to those that responded last: if one
+    accepts, the silent ones are dead. Otherwise the node makes one request at a time, in growing
+    pauses, until one gets a response or such a connection. So an outage costs a few attempts, and
+    no page. A node that has got no response yet, but by a proxy, cannot tell the two apart: it
+    makes one request at a time, too, but their failures count. Times are on the loop's clock, in
+    seconds.
     """
 
     def __init__(
@@ -47,11 +62,16 @@ class Network:
         self._emit = emit
         self.is_lost = False
         """True while no site responds to this node."""
+        self._reachable: dict[str, tuple[str, int]] = {}
+        """Hosts and ports, by registered domain, the one that responded last at the end."""
+        self._responses = 0
         self._silent: set[str] = set()  # registered domains of hosts, since the last response
         self._without_network = 0  # requests, since then
         self._pause = 0.0  # after the next try
         self._next_try = 0.0
+        self._next_check = 0.0
         self._tries = 0  # on the wire
+        self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()  # set when a try has ended
 
     @cached_property
@@ -64,17 +84,16 @@ class Network:
         """
         if not self.is_lost:
             return True
-        now = asyncio.get_running_loop().time()
-        if self._tries or now < self._next_try:
+        if self._tries or self._seconds_left() > 0:
             return False
-        self._next_try = now + self._pause
+        self._next_try = asyncio.get_running_loop().time() + self._pause
         self._pause = min(self._backoff.most, 2 * self._pause)
         return True
 
     async def wait(self) -> None:
         """Wait until a request may be tried, or the network is back."""
         while self.is_lost:
-            left = self._next_try - asyncio.get_running_loop().time()
+            left = self._seconds_left()
             if not self._tries and left <= 0:
                 return
             with suppress(TimeoutError):
@@ -90,41 +109,100 @@ class Network:
         self._tries -= 1
         self._tell()
 
-    def answered(self) -> None:
-        """A site has responded."""
+    def answered(self, request: Request) -> None:
+        """A site has responded to a request."""
+        if not request.meta.get("proxy"):
+            self._note_reachable(request)
+        self._responses += 1
         if not self._silent:
             return
         self._silent.clear()
         self._without_network = 0
-        if self.is_lost:
-            self.is_lost = False
-            self._tell()
-            logger.info("A site responds to this node again: requests continue.")
+        self._find_again()
 
-    def failed(self, host: str, error_number: int | None) -> bool:
+    async def failed(self, request: Request, error_number: int | None, is_try: bool) -> bool:
         """A request got no response. True if that is this node's fault, and not the site's."""
-        has_no_network = error_number in NO_NETWORK
-        self._silent.add(self._domain_of(host))
-        self._without_network += has_no_network
-        if self.is_lost:
-            left = max(0.0, self._next_try - asyncio.get_running_loop().time())
+        was_lost = self.is_lost
+        site = self._domain_of(host_of(request))
+        self._silent.add(site)
+        self._without_network += error_number in NO_NETWORK
+        async with self._connecting:  # once for all requests that fail together
+            should_check = is_try if self.is_lost else self._seems_lost(site)
+            if should_check:
+                await self._check()
+        return (was_lost or self.is_lost) and bool(self._reachable)
+
+    def _seems_lost(self, site: str) -> bool:
+        """True if so many sites are silent, the last one `site`, that the node should check whether
+        any can be reached.
+        """
+        is_due = asyncio.get_running_loop().time() >= self._next_check or site in self._reachable
+        is_silent = len(self._silent) >= SITES or self._without_network >= IN_A_ROW
+        return is_silent and is_due
+
+    async def _check(self) -> None:
+        """Connect to the sites that responded last. Without one that accepts, and without a
+        response meanwhile, the network is lost.
+        """
+        responses = self._responses
+        accepts = await asyncio.gather(*starmap(_accepts, self._reachable.values()))
+        if any(accepts):
+            self._next_check = asyncio.get_running_loop().time() + CONNECT_INTERVAL_S
+            self._find_again()
+        elif self._responses > responses:
+            pass
+        elif self.is_lost:
             text = "Still no site responds to this node; the next try is in %s s."
-            logger.info(text, digits(left))
-        elif len(self._silent) >= SITES or self._without_network >= IN_A_ROW:
+            logger.info(text, digits(max(0.0, self._seconds_left())))
+        else:
             self._lose()
-        return self.is_lost or has_no_network
+
+    def _note_reachable(self, request: Request) -> None:
+        url = urlparse_cached(request)
+        if url.hostname and url.scheme in DEFAULT_PORTS:
+            site = self._domain_of(host_of(request))
+            self._reachable.pop(site, None)
+            self._reachable[site] = url.hostname, url.port or DEFAULT_PORTS[url.scheme]
+            if len(self._reachable) > REACHABLE:
+                del self._reachable[next(iter(self._reachable))]
 
     def _lose(self) -> None:
         self.is_lost = True
         self._pause = self._backoff.start
         self._next_try = asyncio.get_running_loop().time()
         self._emit(NetworkLost)
+        if self._reachable:
+            text = "blames none of them, and makes"
+        else:
+            text = "has got no response yet, so these failures count; it makes"
         logger.warning(
-            "No site responds to this node; the last ones it tried were %s. It blames none of "
-            "them: it makes one request at a time, in growing pauses, until one gets a response.",
+            "No site responds to this node; the last ones it tried were %s. It %s one request at "
+            "a time, in growing pauses, until one gets a response.",
             ", ".join(sorted(self._silent)[:SITES]),
+            text,
         )
+
+    def _find_again(self) -> None:
+        if self.is_lost:
+            self.is_lost = False
+            self._tell()
+            logger.info("A site responds to this node again: requests continue.")
+
+    def _seconds_left(self) -> float:
+        """Until the next try."""
+        return self._next_try - asyncio.get_running_loop().time()
 
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def _accepts(host: str, port: int) -> bool:
+    """True if a host accepts a connection."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, UnicodeError):  # a TimeoutError, too; a name that the system cannot look up
+        return False
+    writer.close()
+    return True

@@ -43,8 +43,7 @@ KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
 MAX_NAMES = 10
 """Of one request, in meta or from a callable: each name is a permit to wait for."""
-PROXY_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
-DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
 ALLOWED_NAMES = f"{ALLOWED_SCOPE}, or a list of 1 to {MAX_NAMES} of them"
 
 MAX_SLOT_NAME_BYTES = 100
@@ -320,7 +319,7 @@ def _proxy_of(request: Request) -> str | None:
     try:
         url = urlsplit(add_http_if_no_scheme(given))
         host = normal_host(url.hostname or "")
-        port = url.port or PROXY_PORTS.get(url.scheme, 80)
+        port = url.port or DEFAULT_PORTS.get(url.scheme, 80)
     except ValueError:  # Scrapy reports the error
         return None
     return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
@@ -332,7 +331,7 @@ def origin_of(request: Request) -> str:
     """
     url = urlparse_cached(request)
     authority = url.netloc.rpartition("@")[2].lower()
-    return f"{url.scheme}://{authority.removesuffix(DEFAULT_PORTS.get(url.scheme, ''))}"
+    return f"{url.scheme}://{authority.removesuffix(f':{DEFAULT_PORTS.get(url.scheme)}')}"
 
 
 def drop_scope_of_other_host(new: Request, request: Request) -> None:
