@@ -213,20 +213,40 @@ class Admissions:
         is_scheduled: bool = True,
         needed_by: Admission | None = None,
     ) -> Admission:
-        """Record a request's entry into `fetch`. `needed_by` waits there for its response, and if
-        ready or answered gives back its permits and its place: the new request may need them.
-        """
+        """Record a request's entry into `fetch`. `needed_by` waits there for its response."""
         admission = self._by_request.get(request)
         if admission is not None:  # a middleware fetches its own request
             return admission
         admission = self._by_request[request] = Admission(request, is_scheduled)
         self._set_scopes(admission, self._scopes.scopes_of(request))
         if needed_by is not None:
-            if needed_by.state in (READY, ANSWERED):
-                self.move(needed_by, ASKING)
-                self._leave_place(needed_by)
             self._need(needed_by, admission)
         return admission
+
+    def take_over(self, admission: Admission) -> PermitSet | None:
+        """Take the permits and the place of requests that wait for this one, ready or answered, as
+        it may need them. Others without a record may wait for it, too, with permits: so it cannot
+        be left to ask for those that these give back.
+
+        Returns permits of the same scopes, for this request; None if there are none.
+        """
+        taken = None
+        for needer in self._ready_needers(admission):
+            if taken is None and needer.state is READY and needer.loads == admission.loads:
+                taken, needer.permits, needer.at_hand = needer.permits, None, 0
+            if needer in self._placed and admission not in self._placed:
+                self._placed.remove(needer)
+                self._placed.add(admission)
+            self.move(needer, ASKING)
+            self._leave_place(needer)
+        return taken
+
+    def _ready_needers(self, admission: Admission) -> list[Admission]:
+        """Requests with their permits that wait for this one, or for one that waits for it."""
+        needers = [*admission.needed_by]
+        for needer in needers:
+            needers += needer.needed_by.difference(needers)
+        return [needer for needer in needers if needer.state in (READY, ANSWERED)]
 
     def leave_fetch(self, admission: Admission) -> None:
         """Record the end of a request's `fetch`. A cancelled request may still be on the wire."""
@@ -328,12 +348,17 @@ class Admissions:
 
     @contextmanager
     def needing(self, request: Request, needed: Admission | None) -> Iterator[None]:
-        """In this context, a request waits for `needed`, until `needed` leaves `fetch`."""
+        """In this context, a request waits for `needed`, until `needed` leaves `fetch`. What is
+        ready, and waits for the request, gives its permits back: `needed` may wait for them.
+        """
         admission = self._by_request.get(request)
         if admission is None or needed is None or admission is needed:
             yield
             return
         self._need(admission, needed)
+        for needer in self._ready_needers(needed):
+            self.move(needer, ASKING)
+            self._leave_place(needer)
         try:
             yield
         finally:

@@ -244,15 +244,16 @@ class Downloads:
             await self._opened()
         timeout = self._settings.acquire_timeout
         priority = _checked_priority(admission)
+        permits = self.admissions.take_over(admission)
         while True:
-            permits = NO_PERMITS
-            if scopes.limits:
+            if permits is None and scopes.limits:
                 permits = await self._semaphore.acquire_all(
                     scopes.limits,
                     timeout,
                     priority=priority,
                     on_progress=partial(self.admissions.follow, admission),
                 )
+            permits = permits or NO_PERMITS
             self.admissions.move(admission, READY, permits)
             shared: SharedRequest | None = request.meta.get(SHARED_KEY)
             if shared is not None:
@@ -260,6 +261,7 @@ class Downloads:
             if await self._may_begin(admission, permits):
                 return
             self.admissions.move(admission, ASKING)  # its permits go to other nodes
+            permits = None
             if host_of(request):
                 await self._network.wait()
             if not self.admissions.has_place(admission) and admission.place is not None:

@@ -86,9 +86,27 @@ class Downloader(RuleBasedStateMachine):
         if outer and outer.state is ASKING and (outer.place or outer in self.all._placed):
             outer = None  # it is in the middle of asking
         self.all.enter_fetch(request, is_scheduled, outer)
-        if outer is not None:
-            assert outer.state is ASKING
-            assert outer not in self.all._placed
+
+    @rule(data=st.data())
+    def take_over(self, data: Any) -> None:
+        one = self.among(data, ASKING)
+        if one is None or one.at_hand or one in self.all._line:
+            return
+        needers = {*one.needed_by}
+        while more := {other for needer in needers for other in needer.needed_by} - needers:
+            needers |= more
+        ready = {needer for needer in needers if needer.state in (READY, ANSWERED)}
+        has_place = bool(self.all._placed & {one, *ready})
+        taken = self.all.take_over(one)
+        assert all(needer.state is ASKING for needer in ready)
+        assert not self.all._placed & ready
+        assert (one in self.all._placed) == has_place
+        kept = [needer for needer in ready if not self.permits[needer].released]
+        assert len(kept) == (taken is not None)
+        if taken is not None:
+            assert taken is self.permits[kept[0]]  # type: ignore[comparison-overlap]
+            self.permits[one] = self.permits[kept[0]]
+            self.all.move(one, READY, taken)
 
     @rule(data=st.data())
     def told_to_wait(self, data: Any) -> None:
@@ -151,6 +169,7 @@ class Downloader(RuleBasedStateMachine):
         if leader is None or not leader.needs:  # no request waits for itself
             self.following[follower] = self.all.needing(follower.request, leader)
             self.following[follower].__enter__()
+            assert leader is None or not self.all._ready_needers(leader)
 
     @precondition(lambda self: self.following)
     @rule(data=st.data())

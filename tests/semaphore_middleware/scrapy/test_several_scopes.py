@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from urllib.parse import urljoin
 
 import pytest
 from scrapy import Request
+from scrapy.http import Response
 from scrapy.settings import Settings
 from twisted.internet.address import IPv4Address
 
@@ -21,7 +23,7 @@ from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, most_at_once
-from tests.support.visits import FetchesFirst
+from tests.support.visits import Fetches, FetchesFirst
 
 OTHER = "scrapy.core.downloader.handlers.s3.S3DownloadHandler"
 DOMAIN = "domain:example.org"
@@ -218,6 +220,53 @@ async def test_what_a_holder_waits_for(server: RedisServer, site: Site, by: By) 
     assert site.most == 1
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
     assert server.members() == {}
+
+
+class SharesToken(Fetches):
+    """Fetches a page once, before the first request; the others await it, too."""
+
+    token: asyncio.Task[Response] | None = None
+
+    async def process_request(self, request: Request) -> None:
+        if not request.url.endswith("/token"):
+            if self.token is None:
+                self.token = asyncio.ensure_future(self.fetch(urljoin(request.url, "/page/token")))
+            await asyncio.shield(self.token)
+
+
+@both
+@pytest.mark.parametrize("places", [2, 16])
+async def test_a_page_that_many_holders_wait_for(
+    server: RedisServer, site: Site, by: By, places: int
+) -> None:
+    after: dict[type, int] = {SharesToken: 960}
+    limit = 8 if places == 2 else 2
+    ours: dict[str, Any] = {"CONCURRENT_REQUESTS": places, "limit": limit}
+    crawl = Crawl(server, *pages(site, 6), by=by, middlewares=after, **ours)
+    await crawl.gave_back(7, site)
+    assert site.arrivals[0] == "/page/token"
+
+
+@pytest.mark.usefixtures("names")
+async def test_a_page_whose_robots_txt_is_being_fetched_already(
+    server: RedisServer, site: Site
+) -> None:
+    has_permit, may_fetch = asyncio.Event(), asyncio.Event()
+
+    class Late(Fetches):
+        async def process_request(self, request: Request) -> None:
+            if request.url.endswith("/page/a"):
+                has_permit.set()
+                await may_fetch.wait()
+                await self.fetch(site.url("/page/token", HOSTS[1]))
+
+    ours: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "SEMAPHORE_SCOPES": ["domain"]}
+    crawl = Crawl(server, Request(site.url("/page/a", HOSTS[0])), middlewares={Late: 960}, **ours)
+    await has_permit.wait()
+    crawl.crawler.engine.crawl(Request(site.url("/page/b", HOSTS[1])))
+    await eventually(lambda: waiting(server))  # for its robots.txt
+    may_fetch.set()
+    await crawl.gave_back(6, site)
 
 
 async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, site: Site) -> None:
