@@ -54,12 +54,14 @@ def quota_reset(response: Response) -> float | None:
 
 def quota_gap(response: Response) -> float:
     """Seconds between requests by the quotas in `RateLimit-Policy`, the longest of several; 0: none
-    is named.
+    is named. If `RateLimit` names exhausted quotas, no others count.
     """
+    exhausted = {name for name, _ in _exhausted(response)}
     gaps = [0.0]
-    for _, policy in _items(response, "RateLimit-Policy"):
+    for name, policy in _items(response, "RateLimit-Policy"):
         quota, window = _integer(policy.get("q")), _integer(policy.get("w"))
-        if quota and window and policy.get("qu", "requests") == "requests":
+        is_of_requests = policy.get("qu", "requests") == "requests"
+        if quota and window and is_of_requests and (not exhausted or name in exhausted):
             gaps.append(window / quota)
     return max(gaps)
 
@@ -74,13 +76,18 @@ def _delay(text: str, response: Response) -> float | None:
 def _resets(response: Response) -> Iterator[float]:
     """The resets in `RateLimit`; where it lacks one, the window in `RateLimit-Policy`."""
     policies = dict(_items(response, "RateLimit-Policy"))
-    for name, limit in _items(response, "RateLimit"):
+    for name, limit in _exhausted(response):
         policy = policies.get(name, {})
-        if _integer(limit.get("r")) != 0 or policy.get("qu") == "concurrent-requests":
-            continue
         reset = _integer(limit.get("t", policy.get("w")))
-        if reset is not None:
+        if reset is not None and policy.get("qu") != "concurrent-requests":
             yield reset
+
+
+def _exhausted(response: Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The quotas in `RateLimit` of which nothing is left, each with its parameters."""
+    for name, limit in _items(response, "RateLimit"):
+        if _integer(limit.get("r")) == 0:
+            yield name, limit
 
 
 def _items(response: Response, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
+from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit, LimitDict
-from semaphore_middleware.model.validation import LONGEST_S
 from tests.semaphore_middleware.redis.test_refusals import (
     BUSY,
     GOOD,
@@ -92,7 +91,7 @@ async def test_a_quota_that_the_site_names_is_where_it_begins_and_its_most(
     endless = FeedbackSummary.of([(Feedback(refused=True, quota_gap=math.inf), 0.0)])
     await a.take("other", limit=LIMIT)
     assert (await a.give_back("other", limit=LIMIT, feedback=endless)).status == "ok"
-    assert (await a.inspect("other")).learned_gap == LONGEST_S
+    assert (await a.inspect("other")).learned_gap == Backoff().most
     since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
     outside.edit("s", "learned", span_since=since, span_started=-ANSWERED, span_refused=2)
     outside.end_backoff()

@@ -109,6 +109,25 @@ def test_when_a_quota_is_exhausted() -> None:
         assert quota_reset(response(fields)) is None, str(fields)[:80]
 
 
+BOTH = '"minute";q=10;w=60, "day";q=1000;w=86400'
+
+
+@pytest.mark.parametrize(
+    ("rate", "gap"),
+    [
+        ("", 86.4),
+        ('"minute";r=9;t=60, "day";r=5;t=900', 86.4),  # what was used up is not said
+        ('"minute";r=0;t=60', 6),
+        ('"minute";r=0;t=60, "day";r=5;t=900', 6),
+        ('"minute";r=9;t=60, "day";r=0;t=900', 86.4),
+        ('"minute";r=0;t=60, "day";r=0;t=900', 86.4),
+        ('"hour";r=0;t=900', 0),
+    ],
+)
+def test_the_gap_is_of_the_quotas_that_are_exhausted(rate: str, gap: float) -> None:
+    assert quota_gap(response({POLICY: BOTH, RATE: rate})) == gap
+
+
 @pytest.mark.parametrize(
     ("policy", "gap"),
     [

@@ -57,7 +57,7 @@ end
 -- `is_new`: an incident begins.
 local function hear_metered(learned, report, is_new)
   learned.span_refused = learned.span_refused + report.metered
-  if report.quota_gap > 0 then learned.quota_gap = report.quota_gap end
+  if report.quota_gap > 0 then learned.quota_gap = math.min(report.quota_gap, report.most) end
   if not is_new then return end
   local pause = learned.backoff_end - learned.refused_at -- of the last incident
   learned.span_rest = learned.span_rest + math.max(0, pause - OF_PAUSE)
