@@ -325,6 +325,10 @@ def _options(url: str, query: str, more: Mapping[str, Any]) -> dict[str, Any]:
     given = {**dict(parse_qsl(query)), **{name: str(value) for name, value in more.items()}}
     version = given.pop("ssl_min_version", None)
     options: dict[str, Any] = {**parse_url(f"{url}?{urlencode(given)}")}
+    before = parse_url(url)
+    for name, text in given.items():  # redis-py before 8.1 decodes a text of the query twice
+        if name not in before and isinstance(options.get(name), str):
+            options[name] = text
     if version:
         options["ssl_min_version"] = tls_version(version)
     return options

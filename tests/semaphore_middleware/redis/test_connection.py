@@ -135,6 +135,14 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
     assert re.search(r"does not know a command that is needed: unknown command .AUTH.$", said)
 
 
+async def test_an_option_in_the_query_is_decoded_once() -> None:
+    with RedisServer("--requirepass", "50%41", tcp_port=free_port()) as locked:
+        at = f"127.0.0.1:{locked.tcp_port}"
+        for url in (f"redis://{at}?password=50%2541", f"redis://:50%2541@{at}?password=another"):
+            connection = await Server(url, 5.0).connect()
+            await connection.close()
+
+
 async def test_a_password_for_a_server_that_has_none_is_named_as_that(server: RedisServer) -> None:
     said = await refusal(server.url.replace("//", f"//:{PASSWORD}@"))
     assert said == f"{server.url} has no password, and its URL has one"
