@@ -98,7 +98,7 @@ class ClusterMetrics:
         recovery = totals.recovery_left or 0.0
         silent = totals.silent_for or 0.0
         yield _total("recovery_seconds", "How long nothing is granted after a loss.", recovery)
-        yield _total("silent_seconds", "For how long no node has called, if leases end.", silent)
+        yield _total("silent_seconds", "How long no node has called, if permits are held.", silent)
         for section, rows in self._sections:
             for what, text in section.gauges.items():
                 values = {scope_label(row["name"]): row[what] for row in rows}

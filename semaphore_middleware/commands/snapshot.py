@@ -123,6 +123,8 @@ class Snapshot:
     """By name."""
     starts: Mapping[str, float] | None = None
     """Requests started per second, by scope; None: not known yet."""
+    is_silent: bool = False
+    """True if no node has called for longer than any lease had left."""
 
     @classmethod
     def of(
@@ -148,9 +150,11 @@ class Snapshot:
             longest_wait=max((row.longest_wait for row in nodes if row.waiting), default=None),
             starts_per_second=None if starts is None else round(sum(starts.values()), 2),
             recovery_left=server.recovery_left or None,
-            silent_for=server.silent_for if server.silent_for > leases_end > 0 else None,
+            silent_for=(server.silent_for or None) if leases_end > 0 else None,
         )
-        return cls(totals, tuple(scopes), tuple(nodes), tuple(rules), starts).chosen(Choice())
+        is_silent = server.silent_for > leases_end > 0
+        rows = tuple(scopes), tuple(nodes), tuple(rules)
+        return cls(totals, *rows, starts, is_silent).chosen(Choice())
 
     def chosen(self, choice: Choice) -> Self:
         """The chosen part of it; its totals are still those of all."""
@@ -169,7 +173,7 @@ class Snapshot:
         for rule in self.rules:
             if rule.name == EVERY and rule.paused:
                 return f"All sites are paused, by {who(rule.by)}, until 'resume --all'."
-        if self.totals.silent_for:
+        if self.is_silent and self.totals.silent_for:
             silent = time_of(self.totals.silent_for)
             return (
                 f"No node has called for {silent}. What is held is free within a lease after one "

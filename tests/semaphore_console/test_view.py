@@ -45,9 +45,9 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     one = Inspection(name, 3, (n, other), limit_max=8, **spaced, **off, **set_by)
     set_ = {"concurrency": LIMITLESS, "delay": 0.5, "rate": "none"}
     rule = Rule("*.example.org", "boss", set_, paused=True)
-    snapshot = Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0))
+    snapshot = Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0, 6.5))
     told = show(snapshot, {"open": scope_id(name)})
-    assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0, None]
+    assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0, 6.5]
     (row,), (shown_rule,), opened = told["scopes"], told["rules"], told["opened"]
     assert values(row) == [
         *(scope_id(name), name, 2, 3, 8, False, 2, 7.25, 3.5, 0.5, 0.0, None, "60/m", 10, 0.25),

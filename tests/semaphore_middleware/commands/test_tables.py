@@ -134,3 +134,4 @@ def test_a_stricter_limit_and_that_none_calls_are_seen(capsys: pytest.CaptureFix
         "No node has called for 90 s. What is held is free within a lease after one does."
     )
     assert row.rstrip().endswith("host-1 +1")
+    assert Snapshot.of(snapshot.scopes, [], server=ServerState(0.0, 8.9)).notice == ""
