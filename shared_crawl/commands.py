@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from semaphore_middleware.commands.formatting import NOTHING, count
 from semaphore_middleware.commands.verbs import (
@@ -305,15 +305,24 @@ def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]
     if options.file is None:
         if sys.stdin.isatty():
             print("One URL or JSON object a line; Ctrl-D ends them.", file=sys.stderr)
-        try:
-            return nullcontext(sys.stdin.readlines())
-        except UnicodeDecodeError as error:
-            text = f"standard input: {error}; nothing is queued"
-            raise CommandError(text, Status.WRONG) from None
+        return nullcontext(_all_lines(sys.stdin, "standard input"))
+    path = Path(options.file)
     try:
-        return Path(options.file).open(encoding="utf-8")
+        file = path.open(encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{options.file}: {error.strerror}", Status.WRONG) from None
+    if path.is_file():
+        return file
+    with file:
+        return nullcontext(_all_lines(file, options.file))
+
+
+def _all_lines(file: TextIO, name: str) -> list[str]:
+    """The lines of the standard input, or of a pipe: they may be long in coming."""
+    try:
+        return file.readlines()
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{name}: {error}; nothing is queued", Status.WRONG) from None
 
 
 ADD = Verb(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -215,6 +216,23 @@ async def test_nothing_has_begun_while_lines_are_typed(server: RedisServer, clie
         assert await typed.ends_with(b"\x03") == 130
     assert "Traceback" not in typed.drawn
     assert list(client.scan_iter("{crawl:*")) == []
+
+
+def test_nothing_has_begun_while_a_pipe_is_read(
+    server: RedisServer, client: Redis, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as threads:
+        threads.submit(pipe.write_bytes, b"https://a.example/1\n" + b"\xff")
+        told = ran(server, "add", "site", "-f", str(pipe))
+        assert (told.status, told.out) == (2, "")
+        assert told.err.startswith(f"scrapy frontier: {pipe}: 'utf-8' codec can't decode byte 0xff")
+        assert told.err.endswith("; nothing is queued\n")
+        assert list(client.scan_iter("{crawl:*")) == []
+        threads.submit(pipe.write_bytes, b"https://a.example/1\nhttps://a.example/2")
+        told = ran(server, "add", "site", "-f", str(pipe))
+        assert told.lines[0] == "site: 2 requests queued."
 
 
 def test_requests_are_added_from_wherever_they_are(
