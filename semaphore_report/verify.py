@@ -29,11 +29,13 @@ LOG_STEP_S = 1.0
 """The precision of a log's times: whole seconds."""
 GAP_SLACK_S = 1.0
 """The time by which a request may travel to its site longer than the request before it."""
-# The common format, and the combined one with user agent; both may have a duration at the end.
-LINE = re.compile(
-    r'(\S+) \S+ \S+ \[([^\]]+)\] "(?:[^"\\]|\\.)*" (\d{3}) (?:\d+|-)'
-    r'(?: "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)")?(?:.*?[\s=]"?(\d{1,12}(?:\.\d{1,9})?)"?)?\s*$'
-)
+# The common format, the rest of the combined one, and a duration at the end of either. A line in
+# another format may be long: only beginnings of words are tried, and each word only whole.
+LINE = re.compile(r'(?<!\S)(\S++) \S++ \S++ \[([^\]]{1,64})\] "(?:[^"\\]|\\.)*" (\d{3}) (?:\d++|-)')
+AGENT = re.compile(r' "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)"')
+DURATION = re.compile(r'[\s=]"?(\d{1,12}(?:\.\d{1,9})?)"?$')
+LONGEST_DURATION = 25
+"""Characters of what `DURATION` matches."""
 Network = IPv4Network | IPv6Network
 
 
@@ -73,16 +75,23 @@ def network_of(text: str, strict: bool = True) -> Network:
 def lines_of(log: Iterable[str]) -> Iterator[LogLine | None]:
     """The requests in a log; None for a line in another format."""
     for text in filter(str.strip, log):
-        found = LINE.search(text)
-        at = _time(found[2]) if found else None
-        if found is None or at is None:
-            yield None
-            continue
-        address, _, status, agent, last = found.groups()
-        duration = None
-        if last:
-            duration = float(last) if "." in last else int(last) / 1e6
-        yield LogLine(at, address, agent or "", class_of(int(status)), duration)
+        yield _line_of(text.rstrip())
+
+
+def _line_of(text: str) -> LogLine | None:
+    found = LINE.search(text)
+    at = _time(found[2]) if found else None
+    if found is None or at is None:
+        return None
+    agent = AGENT.match(text, found.end())
+    end = (agent or found).end()
+    last = DURATION.search(text, max(end, len(text) - LONGEST_DURATION))
+    if last is None and end < len(text):
+        return None
+    duration = None
+    if last:
+        duration = float(last[1]) if "." in last[1] else int(last[1]) / 1e6
+    return LogLine(at, found[1], agent[1] if agent else "", class_of(int(found[3])), duration)
 
 
 @lru_cache(maxsize=1024)

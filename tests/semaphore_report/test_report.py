@@ -19,6 +19,7 @@ from semaphore_middleware.model.rules import LoggedChange
 from semaphore_report.diary import Batch, Tally
 from semaphore_report.history import History, Minute, ObeyedFile, Pause
 from semaphore_report.report import as_json, read_json
+from semaphore_report.verify import lines_of
 from tests.semaphore_report.batches import write
 from tests.support.cli import SITE, semaphore
 from tests.support.nodes import Caller
@@ -234,6 +235,25 @@ async def test_a_report_and_a_log_that_do_not_fit_are_convicted(
         ran = await semaphore(None, "report", "b.example", *read)
         assert (ran.status, ran.out) == (2, "")
         assert ran.err.endswith(f"report.json: it is of {SITE!r}\n")
+
+
+MEGABYTE = 2**20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * MEGABYTE,
+        "x x x [" * (MEGABYTE // 7),
+        f'x x x [28/Nov/2026:18:00:00 +0000] "GET /" 200 {"1" * MEGABYTE} x',
+        'x x x [28/Nov/2026:18:00:00 +0000] "GET /" 200 1 x ' * (MEGABYTE // 51),
+    ],
+    ids=["one word", "times", "a size", "beginnings"],
+)
+def test_a_long_line_in_another_format_takes_no_longer_than_others(text: str) -> None:
+    began = time.process_time()
+    assert list(lines_of([text])) == [None]
+    assert time.process_time() - began < 10
 
 
 async def test_it_asks_whose_lines_are_meant(server: RedisServer, tmp_path: Path) -> None:
