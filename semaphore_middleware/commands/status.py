@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON; see docs/commands.md")
     add("--nodes", action="store_true", help="sum up by node, over all scopes shown")
     text = "only scopes and nodes whose names contain TEXT, and their nodes and scopes"
-    add("--filter", metavar="TEXT", default="", help=text)
+    add("--filter", metavar="TEXT", help=text)
     add("--waiting", action="store_true", help="only where requests wait")
     text = f"{', '.join(ORDERS)}: most of that first (default: waiting); host: by name"
     add("--sort", metavar="ORDER", default="waiting", help=text)
@@ -54,7 +54,7 @@ class View:
         top = options.top
         if top is not None:
             top = check_integer(top, "--top", least=1, text=True)
-        self._choice = Choice(options.filter, order, options.waiting, top)
+        self._choice = Choice(options.filter or "", order, options.waiting, top)
         self._options = options
         self.is_json: bool = options.json
         self.admin = admin_of(settings)

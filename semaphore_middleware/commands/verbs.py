@@ -204,8 +204,22 @@ MEANT = {"unpause": "resume", "unlimit": "reset"}
 """Verbs that users try, and those that they mean: the one most like it is the opposite."""
 
 
+def _not_empty(text: str) -> str:
+    if not text:  # as of a variable that is not set
+        raise argparse.ArgumentTypeError("the value is empty")
+    return text
+
+
 class VerbParser(argparse.ArgumentParser):
-    """Reports a wrong option in one line, with a hint at a name like it, or at the help."""
+    """Reports a wrong option in one line, with a hint at a name like it, or at the help. An option
+    that is given has a value that is not empty.
+    """
+
+    def add_argument(self, *names: str, **how: Any) -> argparse.Action:
+        action = super().add_argument(*names, **how)
+        if action.option_strings and action.nargs != 0 and action.type is None:
+            action.type = _not_empty
+        return action
 
     def error(self, message: str) -> NoReturn:
         hint = f"; see {self.prog} -h"

@@ -100,7 +100,7 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--token", ""), "the token: allowed are letters, digits and signs, and no spaces"),
+        (("--token", "a b"), "the token: allowed are letters, digits and signs, and no spaces"),
         (("--host", "203.0.113.1", "--port", "0"), "cannot listen on 203.0.113.1, port 0: "),
         (("--host", "a..example", "--port", "0"), "cannot listen on a..example, port 0: "),
         (("-s", "SEMAPHORE_REDIS_URL=unix:///nowhere"), "cannot reach unix:///nowhere: "),

@@ -119,6 +119,15 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
             ("report", SITE, "--from", __file__),
             f"--from {__file__}: it is not a report written by --json",
         ),
+        *(
+            (
+                ("report", SITE, f"--{option}="),
+                f"argument --{option}: the value is empty; see scrapy semaphore report -h",
+            )
+            for option in ("since", "html", "from", "verify", "agent", "address")
+        ),
+        (("etiquette", "--page", ""), "argument --page: the value is empty"),
+        (("limit", SITE, "--rate", ""), "argument --rate: the value is empty"),
         (("status", "--top", "0"), "--top 0: allowed is an integer >= 1"),
         (("status", "--sort", "name"), "--sort name: allowed is waiting, held, wait or host"),
         (("pause", "x", "y"), "unexpected 'y'; see scrapy semaphore pause -h"),
