@@ -200,6 +200,7 @@ class Session:
                 self.outbox.on_unpackable(call, error)
                 return
             if replies is None:
+                await connection.check_server()  # the keeper must find the same life
                 await self._recovery.join_epoch(connection)
                 await self._begin_epoch()
                 return

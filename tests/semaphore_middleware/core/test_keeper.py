@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Self, TypeVar
@@ -15,11 +15,12 @@ import pytest
 
 from semaphore_middleware import AcquireTimeoutError, FairSemaphore, SyncSemaphore
 from semaphore_middleware.core import semaphore
-from semaphore_middleware.core.observer import ProcessStalled
+from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, StoreLost
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.redis import keeper
 from semaphore_middleware.redis.link import Link
 from tests.semaphore_middleware.core.test_forks import forked
+from tests.semaphore_middleware.redis.test_epoch import be_a_replica_for_a_while
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import (
     TIMEOUT_S,
@@ -113,14 +114,24 @@ async def test_what_is_held_stays_held(server: RedisServer, leases: float) -> No
         assert busy.recorder.count(ProcessStalled) == 1
 
 
+@pytest.mark.parametrize(
+    "lose",
+    [lambda outside: outside.client.flushall(), be_a_replica_for_a_while],
+    ids=["flushall", "replica"],
+)
 @in_asyncio
 async def test_what_is_held_in_a_later_epoch_stays_held(
-    server: RedisServer, outside: Outside
+    server: RedisServer, outside: Outside, lose: Callable[[Outside], object]
 ) -> None:
     async with BusyNode(server) as busy:
         permit = await busy.hold()
-        outside.client.flushall()
-        await eventually(lambda: outside.held() == {busy.semaphore.node: 1})
+        lose(outside)
+
+        def is_claimed() -> bool:
+            kinds = [type(event) for event in busy.recorder.events]
+            return StoreLost in kinds and RoundTrip in kinds[kinds.index(StoreLost) :]
+
+        await eventually(is_claimed)
         async with busy.blocked():
             await asyncio.sleep(1.75 * LEASE_S)
         await busy.run(asyncio.sleep(0.2 * LEASE_S))

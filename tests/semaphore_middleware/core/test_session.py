@@ -67,6 +67,9 @@ class FakeConnection:
     async def subscribe(self, _: object) -> None:
         pass
 
+    async def check_server(self) -> None:
+        pass
+
     async def call(self, commands: Sequence[object]) -> list[None]:
         return [None for _ in commands]
 

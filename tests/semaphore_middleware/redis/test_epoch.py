@@ -41,8 +41,11 @@ async def test_a_server_that_was_started_empty_grants_at_once_and_no_other(
 
 
 def be_a_replica_for_a_while(outside: Outside) -> None:
-    outside.client.replicaof("127.0.0.1", free_port())
-    outside.client.replicaof("NO", "ONE")
+    """So short that no node hears of it."""
+    with outside.client.pipeline(transaction=False) as at_once:
+        at_once.execute_command("REPLICAOF", "127.0.0.1", free_port())
+        at_once.execute_command("REPLICAOF", "NO", "ONE")
+        at_once.execute()
 
 
 def be_in_another_life(outside: Outside) -> None:
