@@ -115,6 +115,7 @@ class FairSemaphore:
         self._link: Link | None = None
         self._session: Session | None = None
         self._admin: Admin | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._keeper: Keeper | None = KEEPER
 
     def __repr__(self) -> str:
@@ -138,6 +139,7 @@ class FairSemaphore:
         options = self._options
         loop = asyncio.get_running_loop()
         self._forget_parent()
+        await self._until_closed()
         if self._session is not None and not self._session.loop.is_closed():
             raise SemaphoreError("the semaphore is open already: open it once, and share it")
         if not self._is_name_new:
@@ -167,25 +169,34 @@ class FairSemaphore:
 
         Calls of `acquire` that still wait raise `ClosedError`; the body of an `async with permit()`
         is cancelled, and raises `PermitLostError`. Takes at most two seconds if the server cannot
-        be reached; permits that could not be given back are free when their leases end. Raises
-        only `ClosedError`, in another event loop than the one it was opened in.
+        be reached; permits that could not be given back are free when their leases end. If it is
+        cancelled, as in such a body, it goes on meanwhile, and the next call waits for its end.
+        Raises only `ClosedError`, in another event loop than the one it was opened in.
         """
         self._forget_parent()
         if self._session is not None:
-            self._opened()
-        session = self._session
-        admin = self._admin
-        self._session = None
-        self._admin = None
+            session, admin = self._opened(), self._admin
+            self._session = None
+            self._admin = None
+            self._closing = asyncio.create_task(self._close(session, admin))
+        await self._until_closed()
+
+    async def _close(self, session: Session, admin: Admin | None) -> None:
         until = _now() + CLOSE_S
         try:
             if admin is not None:
                 await admin.close()
-            if session is not None:
-                await session.stop(until - CLOSE_OBSERVERS_S)
+            await session.stop(until - CLOSE_OBSERVERS_S)
         finally:
             await self._observers.close(until)
             self._leave_embedded()
+            self._closing = None
+
+    async def _until_closed(self) -> None:
+        """Wait until the last `close` is over, whoever has called it."""
+        closing = self._closing
+        if closing is not None and closing.get_loop() is asyncio.get_running_loop():
+            await asyncio.shield(closing)
 
     def _draw_name(self) -> str:
         # Two nodes of one name would share an account, and so permits: hence the letters. They are
@@ -198,6 +209,7 @@ class FairSemaphore:
             self._pid = os.getpid()
             self._session = None
             self._admin = None
+            self._closing = None
             self._observers.forget()
             self._leave_embedded()  # a lock of the parent's stays with the parent
             self._is_name_new = False

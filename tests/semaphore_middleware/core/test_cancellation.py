@@ -89,6 +89,16 @@ async def test_a_cancellation_from_outside_stays_one(server: RedisServer, is_los
         await eventually(lambda: server.members() == {})
 
 
+@pytest.mark.parametrize("then", ["close", "open"])
+async def test_closing_within_a_permit_gives_it_back(server: RedisServer, then: str) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        with pytest.raises(PermitLostError, match="was closed over a permit for 's'"):
+            async with semaphore.permit("s", 1):
+                await semaphore.close()
+        await getattr(semaphore, then)()
+        assert server.members() == {}
+
+
 # Of several scopes --------------------------------------------------------------------------------
 
 HOST, DOMAIN, ALL = WANTED = "www.example.org", "domain:example.org", "all"
