@@ -33,7 +33,8 @@ class AcquireTimeoutError(SemaphoreError, TimeoutError):
 
 
 class PermitLostError(SemaphoreError, ConnectionError):
-    """A permit's lease could not be renewed in time, so its work was stopped; do the work again.
+    """A permit's lease could not be renewed in time, and its work was stopped, unless a thread does
+    it: do the work again.
 
     A `ConnectionError`, so an `OSError`: Scrapy's retry middleware retries the request, as after
     a broken connection.

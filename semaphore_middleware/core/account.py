@@ -762,17 +762,23 @@ class Account:
             self._desk.send(self, True)
 
     def lose_all(self, why: str, above: int = 0) -> None:
-        """Cancel all transfers, as the lease is over or may be, and go on under a new term."""
+        """Cancel all transfers that can be, as the lease is over or may be, and go on under a new
+        term.
+        """
         held = list(self._held)
         self._held.clear()
         self._pending = 0
         self._ending.update(held)
         self._begin_term(above)
         for permit in held:
-            permit._lose(f"the permit for {self.scope!r} {why}, so its work was stopped")
+            stopped = ", so its work was stopped" if permit._watchers else ""
+            permit._lose(f"the permit for {self.scope!r} {why}{stopped}")
         for permit in held:
             self._desk.emit(PermitLost, permit)
-            logger.warning("A permit for %r %s: its request is aborted.", self.scope, why)
+            effect = "its request is aborted"
+            if not permit._watchers:  # or it has not begun, and does not
+                effect = "a request that has begun under it is not aborted"
+            logger.warning("A permit for %r %s: %s.", self.scope, why, effect)
 
     def _begin_term(self, above: int = 0) -> None:
         """Begin a new term: nothing of the old one counts in it."""

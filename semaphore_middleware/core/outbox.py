@@ -222,7 +222,7 @@ class Outbox:
 
     def give_all_back(self) -> None:
         """Refuse waiting and later requests with `ClosedError`, and release all permits. A request
-        that runs under one is cancelled, and releases it at its end.
+        that runs under one is cancelled, unless it is a thread's, and releases it at its end.
         """
         self._is_draining = True
         for account in self.accounts.values():
@@ -230,7 +230,7 @@ class Outbox:
             for permit in account.waiting:
                 permit._refuse(ClosedError("the semaphore is closing"))
         for permit in list(self.permits()):
-            if permit._watchers:
+            if permit._watchers or permit._is_of_thread:
                 permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
             else:
                 permit.release()

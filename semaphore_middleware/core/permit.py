@@ -86,6 +86,7 @@ class Permit:
         "_begun",
         "_error",
         "_granted",
+        "_is_of_thread",
         "_loop",
         "_on_wait",
         "_outcome",
@@ -136,6 +137,8 @@ class Permit:
         """On the loop's clock: until then it may serve the node's next request after this one."""
         self._watchers: tuple[Callable[[], object], ...] = ()
         """Called when it is lost; empty: nothing runs under it that could be ended."""
+        self._is_of_thread = False
+        """True if a thread works under it, which nothing can end."""
         self._error: PermitLostError | None = None
         """The reason of the loss."""
         self.withdrawn = False
@@ -283,7 +286,7 @@ class Permit:
             self._granted.set_result(None)
 
     def _lose(self, why: str) -> None:
-        """Mark it as lost, and cancel its request."""
+        """Mark it as lost, and cancel its request, if that can be."""
         self._stage = Stage.LOST
         self._error = PermitLostError(why)
         for tell in self._watchers:

@@ -172,7 +172,7 @@ class SyncSemaphore:
                 is_end = isinstance(error, asyncio.CancelledError)
                 granted.set_exception(ClosedError("the semaphore is closing") if is_end else error)
             return
-        permit._watchers = (_let_it_run,)
+        permit._is_of_thread = True
         if granted.set_running_or_notify_cancel():
             granted.set_result(permit)
         else:
@@ -202,10 +202,6 @@ class SyncSemaphore:
         if not timeout:
             return timeout
         return max(0.001, timeout + began - asyncio.get_running_loop().time())  # 0 is another wish
-
-
-def _let_it_run() -> None:
-    """At a loss: a thread cannot be cancelled. `close` leaves what it holds to its lease."""
 
 
 _semaphores: WeakSet[SyncSemaphore] = WeakSet()

@@ -1,23 +1,37 @@
 """A task may be cancelled at any await, a permit lost at any moment: nothing leaks."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 
 from semaphore_middleware import AcquireTimeoutError, ClosedError, FairSemaphore, PermitLostError
 from semaphore_middleware.core.observer import AcquireTimedOut
+from tests.support.crawls import Log
 from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually
 from tests.support.servers import RedisServer
 
 
-async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outside: Outside) -> None:
+async def test_a_lost_permit_ends_what_runs_under_it(
+    server: RedisServer, outside: Outside, caplog: Log
+) -> None:
     async with FairSemaphore(server.url, lease=1.5) as semaphore:
+        unwatched = await semaphore.acquire("unwatched", 1)
         with pytest.raises(PermitLostError, match="so its work was stopped"):
             async with semaphore.permit("s", 1) as permit:
                 outside.client.delete(*outside.in_use())  # the next renewal tells
                 await asyncio.sleep(ENDLESS_S)
         assert not permit.lost, "it was given back"
+        assert re.search(r"A permit for 's' .*: its request is aborted\.", caplog.text)
+        assert re.search(
+            r"A permit for 'unwatched' .*: a request that has begun under it is not aborted\.",
+            caplog.text,
+        )
+        with pytest.raises(PermitLostError) as lost, unwatched.until_lost():
+            pytest.fail("it has begun")
+        assert "stopped" not in str(lost.value)
+        unwatched.release()
         kept = await semaphore.acquire("kept", 1)
         with pytest.raises(PermitLostError):
             async with semaphore.permit("s", 1) as permit:

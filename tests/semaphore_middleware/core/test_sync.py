@@ -22,6 +22,7 @@ from semaphore_middleware.core.sync import Options
 from semaphore_middleware.errors import AcquireTimeoutError, PermitLostError, ServerRefusedError
 from semaphore_middleware.model.options import GivenOptions
 from tests.semaphore_middleware.core.test_forks import forked
+from tests.support.crawls import Log
 from tests.support.nodes import TIMEOUT_S
 from tests.support.servers import RedisServer, wait_until
 
@@ -96,11 +97,13 @@ def test_what_hinders_the_first_permit_does_not_hinder_the_next(server: RedisSer
 
 
 @pytest.mark.parametrize("error", [None, ValueError])
-def test_a_loss_is_told_at_the_end(server: RedisServer, error: type[Exception] | None) -> None:
+def test_a_loss_is_told_at_the_end(
+    server: RedisServer, error: type[Exception] | None, caplog: Log
+) -> None:
     seen: list[bool] = []
     with (
         SyncSemaphore(server.url, lease=0.5) as semaphore,
-        pytest.raises(error or PermitLostError),
+        pytest.raises(error or PermitLostError) as raised,
         semaphore.permit("s", 1) as permit,
     ):
         server.kill()
@@ -109,6 +112,8 @@ def test_a_loss_is_told_at_the_end(server: RedisServer, error: type[Exception] |
         if error:
             raise error
     assert seen == [True]
+    assert "stopped" not in str(raised.value)
+    assert "a request that has begun under it is not aborted." in caplog.text
 
 
 def test_the_end_gives_back_what_no_thread_works_under(server: RedisServer) -> None:
