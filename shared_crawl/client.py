@@ -300,10 +300,10 @@ class CrawlClient:
         run       hash    id: random, new for each run of the crawl; its version; its name, and the
                           last names; its nodes' identity; pages fetched; the crawl's clock; when
                           the run has ended; the id before; the last run that is not done; whether
-                          an operator ends it; the budgets; the salt of shortened fingerprints;
-                          whether `seen` has times; how many requests are unfinished, and at the
-                          end, left and lost; how many the run before has lost; where looking for
-                          those that no queue has, and for claims of dead nodes, goes on
+                          an operator ends it, or has dropped it; the budgets; the salt of shortened
+                          fingerprints; whether `seen` has times; how many requests are unfinished,
+                          and at the end, left and lost; how many the run before has lost; where
+                          looking for those that no queue has, and for claims of dead nodes, goes on
         nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some

@@ -20,6 +20,7 @@ if how == 'forget' then
   redis.call('HDEL', run, 'timed')
   redis.call('UNLINK', aside, failed, budgets, stats)
   end_run()
+  redis.call('HSET', run, 'dropped', 1)
   redis.call('PEXPIRE', run, has_nodes and HOUR or 0)
   return { 'now' }
 end

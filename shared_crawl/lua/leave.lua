@@ -1,12 +1,13 @@
 -- Leaves the crawl. The node's unfinished requests go back to the queues. So it does if the reply to the call
 -- that joined this run was lost: then it works, and does not know the run.
 -- KEYS: see shared/common.lua.
--- ARGV: the node's numbers, see `write_stats`, even if the run is over; the finished requests, see
--- `finish_all`; both of the run that it knows.
+-- ARGV: the node's numbers, see `write_stats`, even if the run is over, unless it was dropped; the finished
+-- requests, see `finish_all`; both of the run that it knows.
 -- Reply: nothing.
 
 @include(shared/common)
 
+if redis.call('HEXISTS', run, 'dropped') == 1 then return {} end
 local is_known = run_id == joined_run
 if is_known then
   write_stats()

@@ -156,8 +156,9 @@ def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: N
     assert client.ttl(one.keys.key("run")) <= 3600
     with pytest.raises(CrawlEndedError):
         two.idles()
-    two.leaves()
+    result_of(two.leave(stats={"pages": 1}))
     assert crawl_keys(client) == []
+    assert not client.exists(two.keys.key("stats"))
     alone = node(client, "one", crawl="music")
     alone.push(b"a", fingerprint="a")
     alone.leaves()
