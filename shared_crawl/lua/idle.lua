@@ -24,7 +24,8 @@ local queued_again = 0
 local function renew_lost_lease()
   local member = redis.call('ZRANGE', taken, 0, 0)[1]
   if member and redis.call('EXISTS', working) == 0 then
-    redis.call('ZADD', working, now + lease_ms, string.match(member, '^%Z*'))
+    local name = read_taken(member)
+    redis.call('ZADD', working, now + lease_ms, name)
   end
 end
 
@@ -98,7 +99,7 @@ end
 -- One that has taken requests, if any has.
 local function who_works()
   local member = redis.call('ZRANGE', taken, 0, 0)[1]
-  local name = member and string.match(member, '^%Z*') or redis.call('ZRANGE', working, 0, 0)[1]
+  local name = member and read_taken(member) or redis.call('ZRANGE', working, 0, 0)[1]
   return redis.call('ZCARD', working), name, redis.call('ZLEXCOUNT', taken, bounds_of(name))
 end
 

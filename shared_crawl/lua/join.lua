@@ -84,7 +84,8 @@ end
 local function stop_lost_nodes()
   for _, member in ipairs(redis.call('ZRANGE', taken, 0, GIVEN_BACK_AT_ONCE - 1)) do
     redis.call('ZREM', taken, member)
-    put_back(string.match(member, '^%Z*%z(.*).....$'), failures_of(member))
+    local _, place, failures = read_taken(member)
+    put_back(place, failures)
   end
   if redis.call('EXISTS', taken) == 1 then return false end
   redis.call('UNLINK', nodes, working)

@@ -128,8 +128,9 @@ for _ = 1, next_number() do
   local first, last = bounds_of_taken(node, place)
   local member = redis.call('ZRANGE', taken, first, last, 'BYLEX', 'LIMIT', 0, 1)[1]
   if member then
+    local _, _, failures = read_taken(member)
     untake(node, place)
-    suspect(place, failures_of(member), true)
+    suspect(place, failures, true)
   end
 end
 

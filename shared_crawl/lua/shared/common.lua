@@ -295,14 +295,17 @@ local function pages_left()
 end
 
 -- A member of `taken` ends with the number of nodes that have failed with the request, one digit, and the
--- time when it was taken (s), 4 bytes: all scores are equal, because members are found by name.
+-- time when it was taken (s), 4 bytes: all scores are equal, because members are found by name. No node's
+-- name has a zero byte.
 local function take_by(name, place, failures)
   local taken_at = struct.pack('>I4', math.floor(WALL / 1000))
   redis.call('ZADD', taken, 0, name .. '\0' .. place .. failures .. taken_at)
 end
 
-local function failures_of(member)
-  return tonumber(string.sub(member, -5, -5))
+-- What a member of `taken` says: the node's name, the place, and the number of failures.
+local function read_taken(member)
+  local name, place, failures = string.match(member, '^(%Z*)%z(.*)(%d)....$')
+  return name, place, tonumber(failures)
 end
 
 -- The bounds of the member of a node's request: behind the place comes a digit.
@@ -329,8 +332,8 @@ local function taker_of(place)
   if not takers then
     takers = {}
     for _, member in ipairs(redis.call('ZRANGE', taken, 0, -1)) do
-      local zero = string.find(member, '\0', 1, true)
-      takers[string.sub(member, zero + 1, -6)] = string.sub(member, 1, zero - 1)
+      local name, taken_place = read_taken(member)
+      takers[taken_place] = name
     end
   end
   return takers[place]
@@ -380,12 +383,12 @@ end
 local function give_taken_back(name, give_back, kept)
   local members = first_of(taken, name)
   for _, member in ipairs(members) do
-    local place = string.sub(member, #name + 2, -6)
+    local _, place, failures = read_taken(member)
     if kept[place] then
       kept[place] = nil
     else
       untake(name, place)
-      give_back(place, failures_of(member), #members == 1)
+      give_back(place, failures, #members == 1)
     end
   end
   return #members
