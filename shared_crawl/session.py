@@ -303,17 +303,12 @@ class CrawlSession:
         """Begin the crawl anew, because the server has lost it."""
         now = _now()
         try:
-            try:
-                await self._client.join(self._identity)
-            except CrawlEndedError as error:
-                is_older = error.run and error.run == self._client.run_before
-                if not is_older and error.ago < now - self._joined_at:
-                    logger.warning("The crawl's server had lost its data: others have started over")
-                    self._state.end.log_missing(error.missing)
-                    self._state.end_crawl()
-                    return
-                # The server has gone back to data from before this run.
-                await self._client.join(self._identity, new_run=True)
+            await self._join_anew(now)
+        except CrawlEndedError as error:
+            logger.warning("The crawl's server had lost its data: others have started over")
+            self._state.end.log_missing(error.missing)
+            self._state.end_crawl()
+            return
         except (OtherCrawlError, OtherBudgetsError) as error:  # they were quicker
             self._on_misfit(error)
             self._state.end_crawl()
@@ -322,6 +317,19 @@ class CrawlSession:
         logger.warning("The crawl's server has lost its data: the crawl starts over")
         self._state.begin_anew()
         self._on_data_loss()
+
+    async def _join_anew(self, now: float) -> None:
+        """Join the run that another node has begun anew, or begin it. Raises `CrawlEndedError` if
+        others have, and have ended it.
+        """
+        try:
+            await self._client.join(self._identity)
+        except CrawlEndedError as error:
+            is_older = error.run and error.run == self._client.run_before
+            if not is_older and error.ago < now - self._joined_at:
+                raise
+            # The server has gone back to data from before this run.
+            await self._client.join(self._identity, after=error.run)
 
 
 def _now() -> float:

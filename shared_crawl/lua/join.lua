@@ -1,8 +1,8 @@
 -- Joins the crawl's run, or begins one. The node works from now on.
 -- KEYS: see shared/common.lua; then, but in a cluster, the index of all crawls, see `Crawls`.
 -- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing
--- from a caller that takes no requests; 1 if the run is to begin though the last one has ended; the name of
--- the run, or nothing for any; the node's budgets, see shared/common.lua.
+-- from a caller that takes no requests; 1 if the run is to begin though the last one has ended, or the id of
+-- that one; the name of the run, or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints; 1 if the run goes on after all its nodes had left it; how many requests
 -- an unfinished run before it leaves; how many set aside or failed this call has forgotten. Or "ended" with
@@ -35,7 +35,8 @@ end
 
 local new_run = next_argument()
 local identity = next_argument()
-local may_begin_again = next_number() == 1
+local after = next_argument()
+local may_begin_again = after == '1' or after == run_id
 local name = next_argument()
 local node_pages = next_number()
 local node_of_site = next_number()
@@ -94,8 +95,8 @@ local function stop_lost_nodes()
 end
 
 -- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
--- what has failed, as users may have fed it.
-local is_undone = redis.call('HGET', run, 'undone') == run_id
+-- what has failed, as users may have fed it. A node of an earlier run does not: its call may be late.
+local is_undone = joined_run == '' and redis.call('HGET', run, 'undone') == run_id
 local set_aside_now, failed_now, _, lost = missing()
 if not ended and is_of_other_version() then
   return { 'version', version_of_run or '' }

@@ -143,6 +143,19 @@ def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
     assert starting.pop().data == b"page"
 
 
+def test_a_late_call_to_begin_anew_begins_no_further_run(client: Redis, one: Node) -> None:
+    first = one.run
+    one.drops()
+    one.joins(after=first)
+    assert one.idles().next_step is NextStep.CLOSE_UNDONE
+    assert one.run != first
+    for after in (first, b""):
+        with pytest.raises(CrawlEndedError):
+            one.joins(after=after)
+    assert crawl_keys(client) == []
+    Node(client, "books", "new").joins()
+
+
 def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: Node) -> None:
     one.push(b"a", fingerprint="a")
     one.fill(b=3, c=3)

@@ -64,9 +64,11 @@ class Node(CrawlClient):
         self.client = client
         _clients.append(self)
 
-    def joins(self, identity: dict[str, str] | None = None, new_run: bool = False) -> None:
+    def joins(
+        self, identity: dict[str, str] | None = None, new_run: bool = False, after: bytes = b""
+    ) -> None:
         """Join, and have nothing to do yet: unlike an idle node, it leaves the crawl open."""
-        result_of(self.join(identity, new_run))
+        result_of(self.join(identity, new_run, after))
         self.client.zrem(self.keys.key("working"), self.node)
 
     def new(
