@@ -31,7 +31,7 @@ REACHABLE = 5
 """
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_INTERVAL_S = 30.0
-"""Until the node connects to them again, unless one of them has failed."""
+"""Until the node connects to them again, unless a site responds, or one of them fails."""
 NO_NETWORK = {errno.ENETUNREACH, errno.ENETDOWN}
 
 
@@ -69,6 +69,7 @@ class Network:
         self._without_network = 0  # requests, since then
         self._pause = 0.0  # after the next try
         self._next_try = 0.0
+        self._checks = 0
         self._next_check = 0.0
         self._tries = 0  # on the wire
         self._connecting = asyncio.Lock()
@@ -118,6 +119,7 @@ class Network:
             return
         self._silent.clear()
         self._without_network = 0
+        self._next_check = 0.0
         self._find_again()
 
     async def failed(self, request: Request, error_number: int | None, is_try: bool) -> bool:
@@ -126,10 +128,12 @@ class Network:
         site = self._domain_of(host_of(request))
         self._silent.add(site)
         self._without_network += error_number in NO_NETWORK
-        async with self._connecting:  # once for all requests that fail together
+        checks = self._checks
+        async with self._connecting:
             should_check = is_try if self.is_lost else self._seems_lost(site)
-            if should_check:
+            if should_check and self._checks == checks:  # once for all that fail together
                 await self._check()
+                self._checks += 1
         return (was_lost or self.is_lost) and bool(self._reachable)
 
     def _seems_lost(self, site: str) -> bool:
@@ -201,7 +205,7 @@ async def _accepts(host: str, port: int) -> bool:
     """True if a host accepts a connection."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port)
+            _, writer = await asyncio.open_connection(host, port, happy_eyeballs_delay=0.25)
     except (OSError, UnicodeError):  # a TimeoutError, too; a name that the system cannot look up
         return False
     writer.close()

@@ -156,9 +156,9 @@ async def test_it_is_asked_seldom_unless_it_has_failed_itself(
     asked: list[Any] = []
     connect = asyncio.open_connection
 
-    async def open_connection(*address: Any) -> Any:
+    async def open_connection(*address: Any, **how: Any) -> Any:
         asked.append(address)
-        return await connect(*address)
+        return await connect(*address, **how)
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
     network.answered(Request(site.url("/")))
@@ -167,14 +167,23 @@ async def test_it_is_asked_seldom_unless_it_has_failed_itself(
     assert len(asked) == 1
     await site.stop()
     assert not await fail(network, SITES)
-    assert await network.failed(Request(site.url("/")), NOT_THERE, False)
-    assert len(asked) == 2
+    failures = [network.failed(Request(site.url("/")), NOT_THERE, False) for _ in range(3)]
+    assert await asyncio.gather(*failures) == [True] * 3
+    assert len(asked) == 2, "once for all that fail together"
+
+
+async def test_after_a_response_it_is_asked_anew(network: Network, site: Site) -> None:
+    network.answered(Request(site.url("/")))
+    assert not await fail(network, SITES)
+    network.answered(Request(site.url("/")))
+    await site.stop()
+    assert await fail(network, SITES)
 
 
 async def test_a_response_meanwhile_shows_it_too(network: Network, monkeypatch: Patch) -> None:
     checking, go_on = asyncio.Event(), asyncio.Event()
 
-    async def open_connection(*_: Any) -> Any:
+    async def open_connection(*_: Any, **__: Any) -> Any:
         checking.set()
         await go_on.wait()
         raise OSError
