@@ -375,11 +375,10 @@ class CrawlClient:
         self, identity: dict[str, str] | None = None, new_run: bool = False, after: bytes = b""
     ) -> Joined:
         """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
-        last one has ended, with `after` if that one has this id. If a node joins for the first time
-        and the last run has fetched nothing, go on with what has failed in it, or begin it anew. If
-        the settings name another run, begin that one as soon as no node takes part in the last one.
-        `identity` must be equal on all nodes; a caller that takes no requests has None, and changes
-        no budgets.
+        last one has ended, with `after` if that one has this id. If that one has fetched nothing,
+        go on with what has failed in it, or begin it anew. If the settings name another run, begin
+        that one as soon as no node takes part in the last one. `identity` must be equal on all
+        nodes; a caller that takes no requests has None, and changes no budgets.
 
         Raises `CrawlEndedError` if the run has ended, `OtherCrawlError`, its `OtherVersionError`
         and `OtherRunError`, and `OtherBudgetsError`.

@@ -95,8 +95,8 @@ local function stop_lost_nodes()
 end
 
 -- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
--- what has failed, as users may have fed it. A node of an earlier run does not: its call may be late.
-local is_undone = joined_run == '' and redis.call('HGET', run, 'undone') == run_id
+-- what has failed, as users may have fed it.
+local is_undone = redis.call('HGET', run, 'undone') == run_id
 local set_aside_now, failed_now, _, lost = missing()
 if not ended and is_of_other_version() then
   return { 'version', version_of_run or '' }
