@@ -33,7 +33,7 @@ BESIDE = ("crawler", "docker", "docs", "lab", "tests")
 IN_ROOT = {
     *(".dockerignore", ".gitignore", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
     *("Dockerfile", "LICENSE", "Makefile", "PKG-INFO", "README.md", "SECURITY.md"),
-    *("constraints-lowest.txt", "constraints.txt", "conftest.py", "docker-compose.yml"),
+    *("constraints-lowest.txt", "constraints.txt", "docker-compose.yml"),
     *("pyproject.toml", "scrapy.cfg"),
 }
 MODEL = "tests/semaphore_middleware/model"

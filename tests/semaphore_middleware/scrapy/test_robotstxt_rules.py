@@ -10,7 +10,6 @@ import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 
-from conftest import in_the_loop
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import AcquireTimeoutError
 from semaphore_middleware.scrapy import robotstxt
@@ -18,6 +17,7 @@ from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S
 from semaphore_middleware.scrapy.scopes import origin_of
+from tests.plugin import in_the_loop
 from tests.support.crawls import Crawl, Log, Patch, host_of, more_hosts
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer

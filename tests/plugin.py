@@ -1,4 +1,4 @@
-"""Shared by all tests: a clean environment, a server, and a judging site."""
+"""The pytest plugin of tests/ and lab/: a clean environment, a server, and a judging site."""
 
 from __future__ import annotations
 
