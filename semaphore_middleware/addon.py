@@ -122,7 +122,7 @@ def _check_components(settings: BaseSettings) -> None:
         raise not_allowed(
             settings["CONCURRENT_REQUESTS_PER_IP"],
             "CONCURRENT_REQUESTS_PER_IP",
-            "0; for a limit of each address, set SEMAPHORE_SCOPES = ['ip']",
+            "0; there is no limit of an address: limit hosts, domains or names of your own",
         )
     for name, (scrapys, ours) in REPLACED.items():
         chosen = _path(settings[name])

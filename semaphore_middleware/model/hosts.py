@@ -14,8 +14,8 @@ from semaphore_middleware.model.validation import not_allowed
 
 VIA = "via"
 """The kind of scopes for one site through one proxy."""
-PREFIXED_KINDS = (VIA, "domain", "ip", "proxy")
-"""Kinds of scopes with their kind as a prefix: `ip:192.0.2.1`."""
+PREFIXED_KINDS = (VIA, "domain", "proxy")
+"""Kinds of scopes with their kind as a prefix: `domain:example.org`."""
 ALL = "all"
 """The one scope of its kind: every request of all nodes."""
 MAX_SCOPE_CHARS = 1000
@@ -25,9 +25,9 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 HOSTS_REMEMBERED = 1024  # with what follows from them: each request needs it several times
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
-SITES = ("host", "domain", "ip", "name")
+SITES = ("host", "domain", "name")
 """Kinds of scopes for one site, in order of precedence."""
-ORDER = (VIA, "name", "host", "domain", "ip", "proxy", ALL)
+ORDER = (VIA, "name", "host", "domain", "proxy", ALL)
 """Kinds in the order in which a request takes its scopes: narrow ones before wide ones."""
 
 
@@ -54,8 +54,8 @@ def order_of(scope: str) -> tuple[int, str]:
 
 @lru_cache(maxsize=1024)
 def site_index(scopes: tuple[str, ...]) -> int | None:
-    """Index of the site's scope among a request's scopes: its host, domain, address or the user's
-    own name, in this order. The site's answers and robots.txt concern that scope. None: all scopes
+    """Index of the site's scope among a request's scopes: its host, domain or the user's own name,
+    in this order. The site's answers and robots.txt concern that scope. None: all scopes
     are of proxies, or of all sites.
     """
     kinds = [kind_of(scope) for scope in scopes]
@@ -78,6 +78,10 @@ def parse_name(name: Any, where: str) -> str:
         raise SettingsError(f"{where}: the host is {what}; allowed is a host or '*.host'")
     if CONTROL.search(name):
         raise SettingsError(f"{where}: a name has no control characters")
+    if name.startswith("ip:"):
+        raise SettingsError(
+            f"{where}: there is no limit of an address; limit hosts, domains or names of your own"
+        )
     if name.startswith("*."):
         suffix = normal_host(name[2:])
         if not suffix or "*" in suffix:
@@ -86,14 +90,14 @@ def parse_name(name: Any, where: str) -> str:
     if "*" in name and (name == EVERY or not is_pattern(name)):
         raise SettingsError(
             f"{where}: a '*' may only stand first, as in '*.example.org', or alone after a kind, "
-            "as in 'ip:*'; the limit of all other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
+            "as in 'domain:*'; the limit of all other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
         )
     return scope_name(name)
 
 
 def is_pattern(name: str) -> bool:
-    """True for '*.' and a host (all hosts below it), for 'ip:*' and its like (all scopes of
-    the kind), and for `EVERY`.
+    """True for '*.' and a host (all hosts below it), for 'domain:*' and its like (all scopes
+    of the kind), and for `EVERY`.
     """
     of_kind = name.endswith(":*") and name[:-2] in PREFIXED_KINDS
     return name.startswith("*.") or of_kind or name == EVERY

@@ -118,10 +118,6 @@ class Admission:
     """True if it was told to wait, or waits for a blocked request."""
     task: asyncio.Task[object] | None = None
     """Its task while it waits for permits, or is on the wire, if it can be cancelled."""
-    looked_up: object = None
-    """Keeps its looked-up scope known."""
-    failure: Exception | None = None
-    """To be raised instead of its transfer."""
     retries_most: int | None = None
     """The number of refusals to be retried, if the site has refused it."""
     is_left_to_others: bool = False
@@ -310,7 +306,7 @@ class Admissions:
 
     def update(self, admission: Admission, scopes: Scopes) -> None:
         """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
-        middlewares may have changed them, and one may have been looked up.
+        middlewares may have changed them.
         """
         # Nearly always they are the same object, and identity is checked faster than equality.
         if scopes is not admission.scopes and scopes != admission.scopes:
@@ -474,8 +470,7 @@ class Admissions:
         """
         waiting: float = 0
         for depth, name in enumerate(path, 1):
-            scope = self._scopes.scope_in_slot(name)
-            load = self._loads.get(scope) if scope is not None else None
+            load = self._loads.get(name)
             if load is not None:
                 waiting = math.inf if load.is_saturated else waiting + len(load.waiting)
                 if waiting > most:

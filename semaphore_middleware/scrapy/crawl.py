@@ -17,7 +17,6 @@ from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import default_node
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.scrapy.addresses import look_up_for
 from semaphore_middleware.scrapy.downloads import Downloads
 from semaphore_middleware.scrapy.engine import (
     Engine,
@@ -70,7 +69,6 @@ class Crawl:
         # These come first: they may find invalid settings.
         name = spider_name(crawler)
         options = settings.semaphore_options(name)
-        look_up = look_up_for(settings.scopes, crawler.settings)
         observers = self._make_observers()
         self._embedded = None
         if (url := settings.url) is None:
@@ -89,7 +87,7 @@ class Crawl:
             **options,
         )
         self._opening: asyncio.Task[str | None] | None = None
-        scopes = ScopeFinder(settings.scopes, settings.limits, look_up)
+        scopes = ScopeFinder(settings.scopes, settings.limits)
         self.downloads = Downloads(
             crawler, self._engine, settings, scopes, self.semaphore, self.opened
         )

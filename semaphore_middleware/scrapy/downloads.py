@@ -235,8 +235,6 @@ class Downloads:
 
     async def _admit(self, admission: Admission) -> None:
         request = admission.request
-        if (look_up := self._scopes.look_up) is not None:
-            admission.looked_up, admission.failure = await look_up.look_up(request)
         # Once more: middlewares may have changed the request.
         self.admissions.update(admission, self._scopes.find_scopes(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)
@@ -305,8 +303,6 @@ class Downloads:
         is_try = needs_network and self._network.begin()
         status, size = 0, 0  # no response
         try:
-            if admission.failure is not None:
-                raise admission.failure
             with permits.until_lost():
                 response = await download(request)
             if needs_network:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from scrapy import Request
@@ -60,24 +60,6 @@ Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 """A user's own function: from a request to the names of its scopes."""
 
 
-class LookUp(Protocol):
-    """A kind of scopes known only after a look-up of the host, such as `ip`."""
-
-    kind: str
-    """Its scopes are named `<kind>:...`."""
-
-    def applies_to(self, request: Request) -> bool:
-        """True if the request has a scope of this kind."""
-
-    def scope_of(self, host: str) -> str | None:
-        """The scope of a host; None if it was not looked up yet."""
-
-    async def look_up(self, request: Request) -> tuple[object, Exception | None]:
-        """Look up a request's scope, if it has one of this kind. The scope is known as long as the
-        first result is kept; the second is an error to be raised instead of the transfer.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Scopes:
     """The permits needed by a request, in the order of taking them."""
@@ -87,8 +69,7 @@ class Scopes:
     slot_names: tuple[str, ...] = ()
     """The scopes, by names fit for file names."""
     slot: str = ""
-    """The queue slot of such requests: all slot names but looked-up ones, as far as there is room.
-    """
+    """The queue slot of such requests: all slot names, as far as there is room."""
 
     @property
     def site(self) -> int | None:
@@ -103,23 +84,12 @@ class ScopeFinder:
     """Finds the scopes of requests, by the kinds and callables of `SEMAPHORE_SCOPES`.
 
     Scopes without a limit are left out. The default limit applies to the first kind listed; scopes
-    of other kinds have a limit only if `SEMAPHORE_LIMITS` names them. `look_up` finds the scopes of
-    its kind.
+    of other kinds have a limit only if `SEMAPHORE_LIMITS` names them.
     """
 
-    def __init__(
-        self,
-        kinds: Sequence[str | Namer],
-        limits: LimitTable,
-        look_up: LookUp | None = None,
-    ) -> None:
+    def __init__(self, kinds: Sequence[str | Namer], limits: LimitTable) -> None:
         self._kinds = kinds
         self._limits = limits
-        self.look_up = look_up
-        """None: no scope needs a look-up."""
-        has_slots = look_up is not None and limits.names_kind(look_up.kind)
-        self._look_up_in_slots = look_up if has_slots else None
-        """Its scopes are parts of slots, by their hosts."""
         if "domain" in kinds:
             self._domain_of = registered_domain_finder()
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
@@ -160,36 +130,15 @@ class ScopeFinder:
         return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
 
     def slot_of(self, request: Request) -> str:
-        """The queue slot of a request, the same on all nodes: its scopes, as far as they are known
-        before its `fetch`. One that is looked up appears as its kind and the host.
-        """
-        slot = self.scopes_of(request).slot
-        look_up = self._look_up_in_slots
-        if slot and look_up is None:
-            return slot
-        host = host_of(request)
-        if look_up is not None and look_up.applies_to(request):
-            name = _slot_name(f"{look_up.kind}:{host}")
-            return _slot((slot, name)) if slot else name
-        return slot or _slot_name(host)
-
-    def scope_in_slot(self, name: str) -> str | None:
-        """The scope of a name in a slot; None if it has not been looked up."""
-        look_up = self._look_up_in_slots
-        if look_up is None or not name.startswith(f"{look_up.kind}:"):
-            return name
-        return look_up.scope_of(name.removeprefix(f"{look_up.kind}:"))
+        """The queue slot of a request, the same on all nodes: its scopes, or else its host."""
+        return self.scopes_of(request).slot or _slot_name(host_of(request))
 
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
         """Names, each with True if the default limit applies to it."""
-        look_up = self.look_up
         for index, kind in enumerate(self._kinds):
             names: Iterable[str | None]
             if not isinstance(kind, str):
                 names = _ask(kind, request)
-            elif look_up is not None and kind == look_up.kind:
-                applies = look_up.applies_to(request)
-                names = (look_up.scope_of(normal_host(host)) if applies else None,)
             elif kind == "proxy":
                 names = (_proxy_of(request),)
             else:
@@ -226,9 +175,7 @@ class ScopeFinder:
         self._add_site_via_proxy(names, limits)
         in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
         slot_names = tuple(_slot_name(name) for name, _ in in_order)
-        looked_up = self.look_up.kind if self.look_up is not None else None
-        in_slot = (slot_name for slot_name in slot_names if kind_of(slot_name) != looked_up)
-        return Scopes(in_order, slot_names, _slot(tuple(in_slot)))
+        return Scopes(in_order, slot_names, _slot(slot_names))
 
     def _add_site_via_proxy(
         self, names: tuple[tuple[str, bool], ...], limits: dict[str, Limit]

@@ -13,7 +13,6 @@ from twisted.internet import error
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 # Since 2.15 -----------------------------------------------------------------------------------
 
@@ -31,11 +30,6 @@ DownloadTimeoutError = _error("DownloadTimeoutError", error.TimeoutError)
 
 REQUEST_FIELDS = frozenset(getattr(Request("data:,"), "__dict__", ()))
 """The names in each request's `__dict__`. Newer requests have `__slots__`."""
-
-
-def has_reactor(settings: BaseSettings) -> bool:
-    """False if the crawl runs without a reactor. In older versions, none does."""
-    return settings.getbool("TWISTED_REACTOR_ENABLED", True)
 
 
 def fail_start(crawler: Crawler) -> None:

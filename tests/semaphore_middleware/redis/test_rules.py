@@ -94,7 +94,7 @@ async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServe
 
 async def test_a_pause_of_all_holds_everywhere_and_ends_no_other(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    scopes = (HOST, "ip:192.0.2.1", "all", "a name")
+    scopes = (HOST, "proxy:192.0.2.1:80", "all", "a name")
     await a.admin.pause("*.example.org")
     await a.admin.resume(HOST)
     await a.admin.pause("all")
@@ -135,14 +135,14 @@ async def test_names_and_patterns_fit_what_they_say(server: RedisServer) -> None
     deep = {n: ".".join(labels[-n:]) for n in (1, 2, LABELS_MAX, LABELS_MAX + 1, len(labels))}
     for pattern, limit in (
         *(("WWW.Example.org", 6), ("*.BÜCHER.example.", 7)),
-        *(("domain:*", 2), ("ip:*", 3), ("*.org", 5), ("ip:192.0.2.1", 4)),
+        *(("domain:*", 2), ("proxy:*", 3), ("*.org", 5), ("proxy:p.example:1", 4)),
         *((f"*.{deep[n]}", n + 10) for n in (1, 2, LABELS_MAX)),
     ):
         await a.admin.configure(pattern, limit)
     for scope, granted in (
-        *((HOST, 6), ("www.xn--bcher-kva.example", 7), ("ip:192.0.2.7", 3), ("ip:192.0.2.1", 4)),
+        *((HOST, 6), ("www.xn--bcher-kva.example", 7), ("proxy:p.example:2", 3)),
         *(("domain:example.org", 2), ("example.org", 5), ("other:example.org", 5)),
-        *(("proxy:example.org", 99), (deep[1], 99), (deep[2], 11), (deep[LABELS_MAX], 12)),
+        *(("proxy:p.example:1", 4), (deep[1], 99), (deep[2], 11), (deep[LABELS_MAX], 12)),
         *((deep[LABELS_MAX + 1], LABELS_MAX + 10), (deep[len(labels)], LABELS_MAX + 10)),
     ):
         assert (await a.take(scope, 99, limit=99)).granted == granted, scope

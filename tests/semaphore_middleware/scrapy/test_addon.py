@@ -174,7 +174,7 @@ async def test_a_limit_for_each_address_by_scrapy_s_own_setting_ends_the_crawl(
         await Crawl(server, Request(site.url("/page/")), CONCURRENT_REQUESTS_PER_IP=2).finished()
     [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert error.endswith(
-        "allowed is 0; for a limit of each address, set SEMAPHORE_SCOPES = ['ip']"
+        "allowed is 0; there is no limit of an address: limit hosts, domains or names of your own"
     )
 
 

@@ -97,8 +97,8 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
         ("SEMAPHORE_TURN", [-0.1, 4.6, "x", True, NAN], ">= 0 and <= 4.5 (0.3 of SEMAPHORE_LEASE)"),
         (
             "SEMAPHORE_SCOPES",
-            ["hosts", 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],
-            "a list of any of 'host', 'domain', 'ip', 'proxy', 'all', and of functions",
+            ["hosts", ["ip"], 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],
+            "a list of any of 'host', 'domain', 'proxy', 'all', and of functions",
         ),
         ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text, not empty, without '{' and '}'"),
         (
@@ -129,6 +129,8 @@ def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str)
     [
         ("SEMAPHORE_LIMITS", '{"a": "2"}', "['a'] = '2': allowed is "),
         ("SEMAPHORE_LIMITS", {"a\nb": 0}, "['a\\nb']: a name has no control characters"),
+        ("SEMAPHORE_LIMITS", {"ip:*": 2}, "['ip:*']: there is no limit of an address; limit hosts"),
+        ("SEMAPHORE_LIMITS", {"ip:::1": 2}, "['ip:::1']: there is no limit of an address; limit"),
         ("SEMAPHORE_LEASE", "1\n2", " = '1\\n2': allowed is "),
         ("DOWNLOAD_SLOTS", '{"a": {"concurrency": 0}}', "['a']['concurrency'] = 0: allowed is "),
         ("DOWNLOAD_SLOTS", {"a": 2}, "['a'] = 2: allowed is "),

@@ -135,7 +135,7 @@ async def test_the_log_names_a_prefix_of_its_own(
 
 async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO")
-    limits = {"127.0.0.1": 1, "text": 1, "ip:*": 2}
+    limits = {"127.0.0.1": 1, "text": 1, "proxy:*": 2}
     mistakes = {"SEMAPHORE_LIMIT": 2, "SEMAPHORE_XYZ": 1, "SEMAPHORE_LIMITS": limits}
     mistakes |= {"SEMAPHORE_TOKEN": "secret", "SEMAPHORE_DELAY": 3}
     crawl = crawl_of(server, site, SEMAPHORE_NODE="one", DOWNLOAD_DELAY=0.01, **mistakes)
@@ -147,7 +147,7 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
     assert "SEMAPHORE_DELAY: there is no such setting; did you mean DOWNLOAD_DELAY?" in said
     assert "SEMAPHORE_XYZ: there is no such setting" in said
     assert "SEMAPHORE_TOKEN: there is no such setting; set it in the environment" in said
-    assert "SEMAPHORE_LIMITS has limits of the kind 'ip', but SEMAPHORE_SCOPES lacks 'ip'" in said
+    assert "limits of the kind 'proxy', but SEMAPHORE_SCOPES lacks 'proxy'" in said
 
 
 @both

@@ -31,7 +31,7 @@ local function apply_rules(scope)
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope.key)
   local kind = string.match(name, '^(%a+):')
-  local has_kind = kind == 'via' or kind == 'domain' or kind == 'ip' or kind == 'proxy'
+  local has_kind = kind == 'via' or kind == 'domain' or kind == 'proxy'
   local names = { name, has_kind and kind .. ':*' or nil }
   local rest, parent = not has_kind and #name <= LONGEST_HOST and name or '', ''
   for _ = 1, MOST_LABELS do
