@@ -4,10 +4,14 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# uv takes a third of pip's time.
+EXTRAS := '.[commands,embedded,httpx,metrics,requests]'
+
+# uv takes a third of pip's time. pip is there wherever Python is; that of Python 3.11 knows no groups.
 UV := $(if $(shell command -v uv),uv pip install --quiet --compile-bytecode --python $(BIN)/python)
-INSTALL := $(or $(UV),$(PIP)) --constraint $(CONSTRAINTS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+install = $(if $(UV),$(UV) --constraint $(CONSTRAINTS) $(1) ||) \
+	{ $(PIP) 'pip>=25.1' && $(PIP) --constraint $(CONSTRAINTS) $(1); }
+export UV_NATIVE_TLS := 1 # the system's certificates, as pip
 
 # Errors of mypy where an older Scrapy or requests is only typed less well.
 TYPED_SINCE := arg-type import-untyped misc return-value union-attr
@@ -119,10 +123,9 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 3))' || \
 		{ echo 'Python 3.11.3 or newer is needed; name one with make PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(if $(UV),,$(PIP) 'pip>=25.1')  # that of Python 3.11 knows no dependency groups
-	$(INSTALL) --editable '.[commands,embedded,httpx,metrics,requests]' --group dev
+	$(call install,--editable $(EXTRAS) --group dev)
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)
-	$(INSTALL) --group $*
+	$(call install,--group $*)
 	@touch $@
