@@ -1,4 +1,7 @@
-"""Four processes with eight clients each at a full site: permits a second, and what one costs."""
+"""Four processes with eight clients each at a full site: permits a second, and what one costs.
+
+And two that hand one permit to and fro: from a release on one to the grant on the other.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ from collections.abc import Sequence
 from statistics import median
 
 from lab.benchmarks import rivals
-from lab.benchmarks.harness.contender import ONE_PROCESS, OURS, Place
-from lab.benchmarks.harness.contest import contest, in_python
-from lab.benchmarks.harness.figures import in_turn, median_ratio, most
+from lab.benchmarks.harness.contender import ONE_PROCESS, OURS, PUBLISH, Place
+from lab.benchmarks.harness.contest import contest
+from lab.benchmarks.harness.figures import in_turn, median_ratio, most, percentile
 from lab.benchmarks.harness.load import Result
-from lab.benchmarks.harness.report import Goal, Report
+from lab.benchmarks.harness.report import Cell, Goal, Report
 from tests.support.servers import RedisServer
 
 CLIENTS = 8  # of each process
-CONTENDERS = (OURS, *rivals.PEERS, ONE_PROCESS)
+AT_A_FULL_SITE = (OURS, *rivals.PEERS, ONE_PROCESS)
+HAND_OFF = (OURS, *rivals.PEERS, PUBLISH)
 LIMIT = 5
 WORK_S = 0.002
+HAND_OFF_WORK_S = 0.001  # the other has long asked when its turn comes
 POSSIBLE = LIMIT / WORK_S  # permits a second, were no time lost between two
 COLUMNS = (
     "semaphore",
@@ -25,51 +30,60 @@ COLUMNS = (
     "commands a permit",
     "clients, us a permit",
     "most at once",
+    "hand-off p50, ms",
+    "p99, ms",
 )
 
 
 def measure(quick: bool) -> Report:
     rivals.check_installed(rivals.SEMAPHORES)
     rounds, processes, seconds = (1, 2, 0.3) if quick else (5, 4, 3.0)
-    commands: dict[str, Sequence[str]] = {one.name: in_python(one) for one in CONTENDERS}
-    if npm := rivals.npm():
-        commands[rivals.NPM_NAME] = npm
-    found: dict[str, list[Sequence[float]]] = {name: [] for name in commands}
     with RedisServer() as server:
-        for number, name in enumerate(in_turn(rounds, list(commands))):
-            # That of one process has all the clients in it.
-            is_one = name == ONE_PROCESS.name
-            clients = (processes * CLIENTS,) if is_one else processes * (CLIENTS,)
-            place = Place(str(server.path), f"contest-{number}", LIMIT)
-            result = contest(server, commands[name], place, clients, WORK_S, seconds)
-            found[name].append(_figures(result, seconds))
-    rates = {name: [figures[0] for figures in of_it] for name, of_it in found.items()}
-    ours = rates.pop(OURS.name)
-    del rates[ONE_PROCESS.name]
-    times = median_ratio(ours, [max(of_round) for of_round in zip(*rates.values(), strict=True)])
-    medians = {name: [*map(median, zip(*of_it, strict=True))] for name, of_it in found.items()}
-    rate, server_us, commands_a_permit, _, _ = medians[OURS.name]
-    at_once = max(figures[-1] for figures in found[OURS.name])
-    goals = [
-        Goal("permits a second, times the quickest peer's", times, at_least=1.2),
-        Goal("share of what limit and work allow", rate / POSSIBLE, at_least=0.9),
-        Goal("server time, us a permit", server_us, at_most=10),
-        Goal("commands a permit", commands_a_permit, at_most=1),
-        Goal("most at once, in any round", at_once, at_most=LIMIT),
-    ]
+        found = _at_a_full_site(server, rounds, processes, seconds)
+        waits = _handed_on(server, rounds, seconds / 2)
+    figures = {name: [*map(median, zip(*of_it, strict=True))] for name, of_it in found.items()}
+    rows: list[Sequence[Cell]] = []
+    for name in found | waits:
+        costs = figures.get(name, [None] * 5)
+        rows.append([name, *costs, *waits.get(name, [None, None])])
     how = (
         f"{processes} processes with {CLIENTS} clients each (of {ONE_PROCESS.name}, all in one), "
         f"limit {LIMIT}, {1000 * WORK_S:g} ms of work: at most {POSSIBLE:,.0f} permits a second. "
-        f"Medians of {rounds} rounds of {seconds:g} s, in turn. Commands: sent, and run by scripts."
+        f"Medians of {rounds} rounds of {seconds:g} s, in turn. Commands: sent, and run by "
+        "scripts. Hand-off: two processes with a client each, limit 1."
     )
-    is_npm_there = "as in rivals/npm/package.json" if npm else "left out, as it is not installed"
-    peers = f"Peers: {rivals.versions(rivals.SEMAPHORES)}; {rivals.NPM_NAME}: {is_npm_there}."
-    rows = [(name, *figures) for name, figures in medians.items()]
+    peers = f"Peers: {rivals.versions(rivals.SEMAPHORES)}."
+    goals = [*_goals(found), *_goals_of_waits(waits)]
     return Report("contest: who serves a full site quickest", COLUMNS, rows, goals, [how, peers])
 
 
+def _at_a_full_site(
+    server: RedisServer, rounds: int, processes: int, seconds: float
+) -> dict[str, list[Sequence[float]]]:
+    """The figures of each round, as in COLUMNS."""
+    found: dict[str, list[Sequence[float]]] = {one.name: [] for one in AT_A_FULL_SITE}
+    for number, one in enumerate(in_turn(rounds, AT_A_FULL_SITE)):
+        # That of one process has all the clients in it.
+        clients = (processes * CLIENTS,) if one is ONE_PROCESS else processes * (CLIENTS,)
+        place = Place(str(server.path), f"full-{number}", LIMIT)
+        result = contest(server, one, place, clients, WORK_S, seconds)
+        found[one.name].append(_figures(result, seconds))
+    return found
+
+
+def _handed_on(server: RedisServer, rounds: int, seconds: float) -> dict[str, tuple[float, ...]]:
+    """Milliseconds from a release to the grant: p50 and p99."""
+    waits: dict[str, list[float]] = {one.name: [] for one in HAND_OFF}
+    for number, one in enumerate(in_turn(rounds, HAND_OFF)):
+        place = Place(str(server.path), f"hand-off-{number}", limit=1)
+        result = contest(server, one, place, (1, 1), HAND_OFF_WORK_S, seconds)
+        waits[one.name] += [1000 * waited for waited in result.handoffs]
+    return {
+        name: (percentile(values, 0.5), percentile(values, 0.99)) for name, values in waits.items()
+    }
+
+
 def _figures(result: Result, seconds: float) -> Sequence[float]:
-    """As in COLUMNS."""
     permits, load = len(result.counted), result.load
     return (
         permits / seconds,
@@ -78,3 +92,29 @@ def _figures(result: Result, seconds: float) -> Sequence[float]:
         load.client_seconds * 1e6 / permits,
         most(result.visits),
     )
+
+
+def _goals(found: dict[str, list[Sequence[float]]]) -> list[Goal]:
+    ours = found[OURS.name]
+    rates = [[figures[0] for figures in found[one.name]] for one in rivals.PEERS]
+    best = [max(of_round) for of_round in zip(*rates, strict=True)]
+    rate, server_us, commands, _, _ = map(median, zip(*ours, strict=True))
+    times = median_ratio([figures[0] for figures in ours], best)
+    return [
+        Goal("permits a second, times the quickest peer's", times, at_least=1.2),
+        Goal("share of what limit and work allow", rate / POSSIBLE, at_least=0.9),
+        Goal("server time, us a permit", server_us, at_most=10),
+        Goal("commands a permit", commands, at_most=1),
+        Goal("most at once, in any round", max(figures[-1] for figures in ours), at_most=LIMIT),
+    ]
+
+
+def _goals_of_waits(waits: dict[str, tuple[float, ...]]) -> list[Goal]:
+    (p50, p99), (bare_p50, bare_p99) = waits[OURS.name], waits[PUBLISH.name]
+    best_p50, best_p99 = map(min, zip(*(waits[one.name] for one in rivals.PEERS), strict=True))
+    return [
+        Goal("hand-off p50, times PUBLISH's", p50 / bare_p50, at_most=2.0),
+        Goal("hand-off p99, times PUBLISH's", p99 / bare_p99, at_most=3.0),
+        Goal("hand-off p50, ms, below the best peer's", p50, at_most=best_p50),
+        Goal("hand-off p99, ms, below the best peer's", p99, at_most=best_p99),
+    ]

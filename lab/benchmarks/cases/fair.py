@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from lab.benchmarks.classics import SetByTimestamp
-from lab.benchmarks.harness.contender import OURS, Contender, Place
-from lab.benchmarks.harness.contest import contest, in_python
+from lab.benchmarks.harness.contender import OURS, AskingAgain, Contender, Place
+from lab.benchmarks.harness.contest import contest
 from lab.benchmarks.harness.figures import mean
 from lab.benchmarks.harness.load import Result
 from lab.benchmarks.harness.report import Cell, Goal, Report
@@ -26,13 +26,8 @@ COLUMNS = (
 )
 
 
-class Patient(SetByTimestamp):
-    """One that leaves the server time: with 312 of them, it is asked 1,500 times a second."""
-
-    retry = 0.2  # seconds
-
-
-AGAIN = Contender.of("asking again", Patient)
+PAUSE_S = 0.2  # leaves the server time: by 312 clients it is asked 1,500 times a second
+AGAIN = Contender.of("asking again", partial(AskingAgain, pause_s=PAUSE_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +59,7 @@ def measure(quick: bool) -> Report:
             for contender in (OURS, AGAIN):
                 name = f"{contender.name}: {demand.clients}"
                 place = Place(str(server.path), name, demand.limit)
-                join = in_python(contender)
-                result = contest(server, join, place, demand.clients, demand.work_s, time_s)
+                result = contest(server, contender, place, demand.clients, demand.work_s, time_s)
                 rows[contender, demand] = _figures(demand, result, window)
     five_jain, five_least, *_ = rows[OURS, FIVE]
     _, _, share_of_one, in_use, _ = rows[OURS, TWO]
@@ -78,7 +72,7 @@ def measure(quick: bool) -> Report:
     how = (
         f"Each node is a process, for {seconds:g} s, or {seconds / 2:g} s where they are two. "
         f"Windows of {window:g} s begin each second. Asking again: the sorted set by timestamp of "
-        f"Redis in Action, every {Patient.retry * 1e3:.0f} ms, +-50 %."
+        f"Redis in Action, every {PAUSE_S * 1e3:.0f} ms, +-50 %."
     )
     cells: list[Sequence[Cell]] = [
         (", ".join(map(str, demand.clients)), demand.limit, contender.name, *figures)

@@ -10,7 +10,7 @@ from typing import Any
 from lab.benchmarks.harness.crawls import crawling, with_add_on
 from lab.benchmarks.harness.drawing import PICTURES, draw_in_hand
 from lab.benchmarks.harness.figures import in_hand, mean
-from lab.benchmarks.harness.middlewares import AskingAgain, Patient, enabled
+from lab.benchmarks.harness.middlewares import PAUSE_S, Again, enabled
 from lab.benchmarks.harness.report import Cell, Report
 from lab.benchmarks.harness.site import site
 from tests.support.servers import RedisServer
@@ -20,7 +20,7 @@ SERVICE = 200  # milliseconds
 NODES = {"node-1": 24, "node-2": 6, "node-3": 6}  # CONCURRENT_REQUESTS: one has more in its hands
 ADD_ON = "scrapy-semaphore"
 PLAIN = f"plain Scrapy: CONCURRENT_REQUESTS_PER_DOMAIN = {LIMIT} on each node"
-AGAIN = f"asking again: a sorted set of timestamps, about every {Patient.retry:g} s"
+AGAIN = f"asking again: a sorted set of timestamps, about every {PAUSE_S:g} s"
 DRAWN = 4.0  # seconds of what the site has in hand: enough to see, in a small file
 PAGES = 100_000  # more than there is time for
 COLUMNS = ("crawl", "in hand", "at most", "pages of each node")
@@ -58,7 +58,7 @@ def _settings(name: str, server: RedisServer) -> dict[str, Any]:
         return settings
     return {
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1000,  # Scrapy's own limit stands in nobody's way
-        "DOWNLOADER_MIDDLEWARES": enabled(AskingAgain),
+        "DOWNLOADER_MIDDLEWARES": enabled(Again),
         "BENCHMARK_SERVER": str(server.path),
         "BENCHMARK_LIMIT": LIMIT,
     }

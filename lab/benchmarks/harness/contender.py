@@ -1,11 +1,14 @@
 """A semaphore that is compared with others: how its clients join, ask and give back.
 
-This project's are here, and yardsticks: the least that a client must do.
+This project's is here, and yardsticks: the least that a client must do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,14 +23,13 @@ from semaphore_middleware import FairSemaphore, Permit
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a client stands. All clients of one race have the same scope, limit and lease."""
+    """Where a client stands. All clients of a contest have the same scope, limit and lease."""
 
     path: str  # the server's Unix socket
     scope: str
     limit: int
     lease: float = 10.0  # seconds until a holder that does not renew counts as dead
-    number: int = 0  # of this client, or of its process
-    clock_ahead: float = 0.0  # seconds by which this client's wall clock is wrong
+    number: int = 0  # of this client's process
 
 
 class Client:
@@ -53,10 +55,6 @@ class Client:
         """Give the permit back."""
         raise NotImplementedError
 
-    async def holds(self) -> bool | None:
-        """Whether the semaphore still counts it as a holder; None if it keeps no names."""
-        return None
-
 
 Node = Callable[[Place, int], AbstractAsyncContextManager[Sequence[Client]]]
 """So many clients of one process."""
@@ -73,12 +71,6 @@ class Contender:
     def of(cls, name: str, kind: Callable[[Place], Client]) -> Self:
         """One whose clients share nothing, be they of one process or not."""
         return cls(name, partial(_each_alone, kind))
-
-    @asynccontextmanager
-    async def join(self, place: Place) -> AsyncIterator[Client]:
-        """A client that is alone in its process, or as good as that."""
-        async with self.node(place, 1) as (client,):
-            yield client
 
 
 @asynccontextmanager
@@ -122,24 +114,52 @@ class Ours(Client):
         assert self._permit is not None
         await self._permit.__aexit__(None, None, None)
 
-    async def holds(self) -> bool | None:
-        seen = await self._semaphore.admin.inspect(self.place.scope)
-        return any(member.node == self._semaphore.node and member.held for member in seen.members)
-
 
 @asynccontextmanager
-async def _our_node(place: Place, clients: int, **options: Any) -> AsyncIterator[Sequence[Client]]:
+async def _our_node(place: Place, clients: int) -> AsyncIterator[Sequence[Client]]:
     """Clients of one node, as in any program that uses this project."""
-    url = f"unix://{place.path}"
-    async with FairSemaphore(url, lease=place.lease, **options) as semaphore:
+    async with FairSemaphore(f"unix://{place.path}", lease=place.lease) as semaphore:
         yield [Ours(place, semaphore) for _ in range(clients)]
 
 
 OURS = Contender("ours", _our_node)
-WITHOUT_TURNS = Contender("ours, turn 0", partial(_our_node, turn=0.0))
 
 
 # Yardsticks -------------------------------------------------------------------------------------
+
+
+class AskingAgain(WithRedis):
+    """A sorted set of holders by the time at which they asked: who is refused asks again.
+
+    So has Josiah L. Carlson, Redis in Action (Manning, 2013), in 6.3.1.
+    """
+
+    def __init__(self, place: Place, pause_s: float) -> None:
+        super().__init__(place)
+        self._pause_s = pause_s
+        self._id = ""
+
+    async def acquire(self) -> None:
+        while True:
+            if await self._attempt():
+                return
+            # Varied, or all who were refused ask at once.
+            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
+
+    async def _attempt(self) -> bool:
+        key, now, self._id = self.place.scope, time.time(), secrets.token_hex(8)
+        async with self.redis.pipeline() as pipe:
+            pipe.zremrangebyscore(key, "-inf", now - self.place.lease)
+            pipe.zadd(key, {self._id: now})
+            pipe.zrank(key, self._id)
+            *_, rank = await pipe.execute()
+        if rank is not None and rank < self.place.limit:
+            return True
+        await self.release()
+        return False
+
+    async def release(self) -> None:
+        await self.redis.zrem(self.place.scope, self._id)
 
 
 class Publish(Client):

@@ -23,26 +23,22 @@ from tests.support.servers import RedisServer
 WARM_UP_S = 0.5
 
 
-def in_python(contender: Contender) -> list[str]:
-    """The command of a process, to which is added what it is told."""
-    return [sys.executable, "-m", "lab.benchmarks.harness.contest", pickle.dumps(contender).hex()]
-
-
 def contest(
     server: RedisServer,
-    command: Sequence[str],
+    contender: Contender,
     place: Place,
     clients: Sequence[int],
     work_s: float,
     seconds: float,
 ) -> Result:
     """With so many clients in each process, for so many seconds that are counted."""
+    command = [sys.executable, "-m", "lab.benchmarks.harness.contest"]
     commands = []
     for number, own in enumerate(clients):
         told = {"place": asdict(replace(place, number=number)), "clients": own, "work_s": work_s}
-        commands.append([*command, json.dumps(told)])
+        commands.append([*command, pickle.dumps(contender).hex(), json.dumps(told)])
     load = put_under_load(server, commands, WARM_UP_S, seconds)
-    visits = [Visit(-1, node, *times) for node, own in enumerate(load.seen) for times in own]
+    visits = [Visit(node, *times) for node, own in enumerate(load.seen) for times in own]
     return Result(sorted(visits, key=lambda visit: visit.begin), load)
 
 

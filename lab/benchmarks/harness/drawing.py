@@ -91,26 +91,3 @@ def draw_pages(file: Path, crawled: Mapping[str, Sequence[float]], pages: int) -
         axes.set_ylabel("pages")
         axes.set_xlim(0, end)
         axes.set_ylim(0, 1.05 * pages)
-
-
-def draw_scale(
-    file: Path, growth: Mapping[str, Sequence[tuple[int, float, float]]], goal: float
-) -> None:
-    """What grows, one beside the other: the server's share of a core, and hand-offs in ms."""
-    with _saved(file, height=4) as figure:
-        shares, handoffs = figure.subplots(2, len(growth), sharex="col", sharey="row")
-        for upper, lower, (name, points) in zip(shares, handoffs, growth.items(), strict=True):
-            counts, share, milliseconds = zip(*points, strict=True)
-            upper.plot(counts, share, marker="o", color=COLORS[0], clip_on=False)
-            upper.axhline(goal, color=RED, linewidth=1)
-            lower.plot(counts, milliseconds, marker="o", color=COLORS[0])
-            lower.set_xscale("log")
-            lower.set_xticks(counts, [f"{count:,}" for count in counts])
-            lower.minorticks_off()
-            lower.set_xlabel(name)
-        at_left = shares[0].get_yaxis_transform()
-        shares[0].text(0.02, goal, "goal", transform=at_left, color=RED, va="bottom")
-        shares[0].set_ylabel("share of a core")
-        shares[0].set_ylim(bottom=0)
-        handoffs[0].set_ylabel("hand-off p99, ms")
-        handoffs[0].set_ylim(bottom=0)

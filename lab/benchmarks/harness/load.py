@@ -1,9 +1,9 @@
 """Processes that put a server under load together, and what was seen meanwhile.
 
-A process is a command in any language. It writes a line when it is ready, and reads the timetable
-from its standard input, as a JSON list. At its end it writes a JSON list of two: what it has seen,
-and its processor time in the counted time. The clock is CLOCK_MONOTONIC, which Linux keeps for all
-processes of a machine together.
+A process writes a line when it is ready, and reads the timetable from its standard input, as a
+JSON list. At its end it writes a JSON list of two: what it has seen, and its processor time in the
+counted time. The clock is CLOCK_MONOTONIC, which Linux keeps for all processes of a machine
+together.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Load:
 class Visit(NamedTuple):
     """A permit, from when its node heard of it until the work was done."""
 
-    site: int  # those whose permits go from node to node count down from -1
     node: int
     begin: float
     end: float
@@ -58,7 +57,7 @@ class Visit(NamedTuple):
 class Result:
     """The permits of a load; `visits` has those before and after the counted time, too."""
 
-    visits: Sequence[Visit]  # by site, in the order of their beginnings
+    visits: Sequence[Visit]  # in the order of their beginnings
     load: Load
 
     @property
@@ -68,11 +67,11 @@ class Result:
 
     @property
     def handoffs(self) -> list[float]:
-        """Seconds from a release on one node to when another one heard of its permit."""
+        """Of one permit: seconds from a release on one node to when another one heard of it."""
         return [
             after.begin - before.end
             for before, after in pairwise(self.counted)
-            if before.site == after.site < 0 and before.node != after.node
+            if before.node != after.node
         ]
 
 

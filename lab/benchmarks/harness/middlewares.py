@@ -10,8 +10,9 @@ from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.utils.httpobj import urlparse_cached
 
-from lab.benchmarks.classics import SetByTimestamp
-from lab.benchmarks.harness.contender import Place
+from lab.benchmarks.harness.contender import AskingAgain, Place
+
+PAUSE_S = 0.1  # until one asks again
 
 
 class Middleware:
@@ -71,19 +72,19 @@ class OneCall(Middleware):
         await self._count(keys=[f"count:{host}"], args=[1_000_000])
 
 
-class AskingAgain(Middleware):
-    """The counting semaphore of the books, a client for each request that is open or waits."""
+class Again(Middleware):
+    """Asks again and again, by a client for each request that is open or waits."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         path, limit = crawler.settings["BENCHMARK_SERVER"], crawler.settings["BENCHMARK_LIMIT"]
         self._place = Place(path, "asking-again", limit)
-        self._idle: list[Patient] = []
-        self._clients: dict[Request, Patient] = {}
+        self._idle: list[AskingAgain] = []
+        self._clients: dict[Request, AskingAgain] = {}
         self._leaving: set[asyncio.Future[Any]] = set()
 
     async def process_request(self, request: Request) -> None:
-        client = self._idle.pop() if self._idle else Patient(self._place)
+        client = self._idle.pop() if self._idle else AskingAgain(self._place, PAUSE_S)
         self._clients[request] = client  # from now on, or what waits would be garbage
         await client.acquire()
 
@@ -92,12 +93,6 @@ class AskingAgain(Middleware):
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
-    async def _leave(self, client: Patient) -> None:
+    async def _leave(self, client: AskingAgain) -> None:
         await client.release()
         self._idle.append(client)
-
-
-class Patient(SetByTimestamp):
-    """Asks again after a longer pause."""
-
-    retry = 0.1

@@ -2,73 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Self
 
 from semaphore_middleware.core.outbox import ACCOUNTS_AT_ONCE
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Notification, Statement, batches
-from tests.support.nodes import ENDLESS_S, Caller
+from semaphore_middleware.redis.protocol import batches
+from tests.support.nodes import Caller
 
 
 class SimulatedNode(Caller):
-    """A node that says much in one round trip, and hears its channel, if it is asked to."""
-
-    _listener: asyncio.Task[None] | None = None
+    """A node that says much in one round trip."""
 
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
         await self.connection.close()
-
-    async def listen(self, on_grant: Callable[[str], None]) -> None:
-        """Hear of grants from now on: `on_grant(scope)` is called for each that is news."""
-        link = await self._server.connect()
-        subscribed = asyncio.Event()
-
-        def on_message(payload: bytes | None) -> None:
-            if payload is None:
-                subscribed.set()
-                return
-            said = Notification.read(payload)
-            if said and said.kind == "granted":
-                book = self.books.get(said.scope)
-                term, granted = said.numbers
-                if book and term == book.term and granted > book.believed:
-                    book.hear(granted)
-                    on_grant(said.scope)
-
-        task = link.listen(self.store.channels, ENDLESS_S, on_message)
-        self._listener = asyncio.create_task(task)
-        await subscribed.wait()
-
-    def wish(self, scope: str, limit: Limit, more: int = 0, give_back: int = 0) -> Statement:
-        """What it says if it wants so many more permits (or fewer), and gives so many back."""
-        book = self.book(scope)
-        book.asked += more
-        book.returned += give_back
-        return self.statement(scope, limit)
-
-    async def tell(self, statements: Sequence[Statement]) -> None:
-        """In one round trip, as a session does with what comes up in one turn of the loop."""
-        replies = await self.send(*statements)
-        assert replies is not None, "the server has forgotten its epoch"
-        for reply in replies:
-            assert reply.status == "ok", reply
-        self.hear(*replies)
 
     async def say_of(
         self, scopes: Iterable[str], limit: Limit, more: int = 0, give_back: int = 0
     ) -> None:
-        """The same of each of these scopes."""
+        """Want so many more permits of each of these scopes, and give so many back.
+
+        In as few round trips as a session needs for what comes up in one turn of the loop.
+        """
         for some in batches(list(scopes), ACCOUNTS_AT_ONCE):
-            await self.tell([self.wish(scope, limit, more, give_back) for scope in some])
+            for scope in some:
+                book = self.book(scope)
+                book.asked += more
+                book.returned += give_back
+            replies = await self.send(*(self.statement(scope, limit) for scope in some))
+            assert replies is not None, "the server has forgotten its epoch"
+            for reply in replies:
+                assert reply.status == "ok", reply
+            self.hear(*replies)
 
 
 class Batch:

@@ -1,27 +1,19 @@
 """Other projects that are compared with this one, each as its own documentation uses it.
 
-They are the semaphores on PyPI, npm's, and scrapy-redis. PyPI's are in the group `bench`, which
-`make bench` installs.
+They are in the group `bench`, which `make bench` installs.
 """
 
 from __future__ import annotations
 
 import math
-import shutil
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from lab.benchmarks.harness.contender import Contender, Place, WithRedis
 
-SEMAPHORES = {
-    "steindamm": "steindamm",
-    "py-redis-semaphore": "redis_semaphore",
-    "redis-rate-limiters": "limiters",
-}
+SEMAPHORES = {"steindamm": "steindamm", "py-redis-semaphore": "redis_semaphore"}
 """Distributions to what they are imported as."""
 SCRAPY_REDIS = {"scrapy-redis": "scrapy_redis"}
 
@@ -39,7 +31,7 @@ def versions(distributions: dict[str, str]) -> str:
     return ", ".join(f"{name} {metadata.version(name)}" for name in distributions)
 
 
-# PyPI's -----------------------------------------------------------------------------------------
+# Semaphores -------------------------------------------------------------------------------------
 
 
 class Tokens(WithRedis):
@@ -49,9 +41,11 @@ class Tokens(WithRedis):
     `max_sleep=0` waits for as long as it takes.
     """
 
-    def __init__(self, place: Place, kind: Any) -> None:
+    def __init__(self, place: Place) -> None:
+        from steindamm import AsyncRedisSemaphore
+
         super().__init__(place)
-        self._semaphore = kind(
+        self._semaphore: Any = AsyncRedisSemaphore(
             connection=self.redis,
             name=place.scope,
             capacity=place.limit,
@@ -64,18 +58,6 @@ class Tokens(WithRedis):
 
     async def release(self) -> None:
         await self._semaphore.__aexit__(None, None, None)
-
-
-def _steindamm(place: Place) -> Tokens:
-    from steindamm import AsyncRedisSemaphore
-
-    return Tokens(place, AsyncRedisSemaphore)
-
-
-def _rate_limiters(place: Place) -> Tokens:
-    from limiters import AsyncSemaphore
-
-    return Tokens(place, AsyncSemaphore)
 
 
 class Owners(WithRedis):
@@ -96,26 +78,8 @@ class Owners(WithRedis):
     async def release(self) -> None:
         await self._semaphore.arelease()
 
-    async def holds(self) -> bool | None:
-        status: Any = await self._semaphore.astatus()
-        return bool(status.is_owner)
 
-
-PEERS = tuple(map(Contender.of, SEMAPHORES, (_steindamm, Owners, _rate_limiters)))
-
-
-# npm's ------------------------------------------------------------------------------------------
-
-NPM = Path(__file__).parent / "npm"
-NPM_NAME = "redis-semaphore (npm)"
-
-
-def npm() -> Sequence[str] | None:
-    """The command of npm's, which takes part in contests only; None: it is not installed."""
-    node = shutil.which("node")
-    if node is None or not (NPM / "node_modules" / "redis-semaphore").is_dir():
-        return None
-    return [node, str(NPM / "contest.mjs")]
+PEERS = tuple(map(Contender.of, SEMAPHORES, (Tokens, Owners)))
 
 
 # scrapy-redis -----------------------------------------------------------------------------------
