@@ -72,7 +72,7 @@ def files_of(folder: str) -> set[str]:
     return {
         path.relative_to(REPOSITORY).as_posix()
         for path in (REPOSITORY / folder).rglob("*")
-        if path.is_file() and not {"__pycache__", "node_modules"} & set(path.parts)
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
