@@ -3,7 +3,7 @@
 
 FROM python:3.13.14-slim-bookworm AS dependencies
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml .ci/constraints.txt README.md LICENSE ./
 # Empty packages stand in for ours, so that this layer changes only with the dependencies. The
 # environment has no pip of its own: the image's pip installs into it.
 RUN python -m venv --without-pip /venv \

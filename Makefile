@@ -1,7 +1,7 @@
 # `make` alone lists what there is. Everything runs in .venv, which the first command makes.
 PYTHON ?= python3
 VENV ?= .venv
-CONSTRAINTS ?= constraints.txt
+CONSTRAINTS ?= .ci/constraints.txt
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 EXTRAS := '.[commands,embedded,httpx,metrics,requests]'
@@ -44,7 +44,7 @@ bytecode: $(INSTALLED)
 	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 # For make test CONSTRAINTS=build/constraints-scrapy-2.16.0.txt, in a VENV of its own.
-build/constraints-scrapy-%.txt: constraints.txt
+build/constraints-scrapy-%.txt: .ci/constraints.txt
 	mkdir -p build
 	sed 's/^Scrapy==.*/Scrapy==$*/' $< >$@
 

@@ -31,10 +31,10 @@ PROJECT, GROUPS = TOLD["project"], TOLD["dependency-groups"]
 BESIDE = ("crawler", "docker", "docs", "lab", "tests")
 """Folders that are published as sources, besides the packages' own."""
 IN_ROOT = {
-    *(".dockerignore", ".gitignore", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
-    *("Dockerfile", "LICENSE", "Makefile", "PKG-INFO", "README.md", "SECURITY.md"),
-    *("constraints-lowest.txt", "constraints.txt", "docker-compose.yml"),
-    *("pyproject.toml", "scrapy.cfg"),
+    *(".ci/constraints-lowest.txt", ".ci/constraints.txt", ".dockerignore"),
+    *(".github/CODE_OF_CONDUCT.md", ".github/SECURITY.md", ".gitignore"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "PKG-INFO"),
+    *("README.md", "docker-compose.yml", "pyproject.toml", "scrapy.cfg"),
 }
 MODEL = "tests/semaphore_middleware/model"
 FILES = {
@@ -161,7 +161,7 @@ def test_the_lowest_constraints_are_the_floors_of_the_dependencies() -> None:
         for specifier in needed.specifier
         if specifier.operator == ">="
     }
-    pins = (REPOSITORY / "constraints-lowest.txt").read_text("utf-8").splitlines()
+    pins = (REPOSITORY / ".ci/constraints-lowest.txt").read_text("utf-8").splitlines()
     lowest = {
         canonicalize_name(name): Version(version)
         for name, _, version in (pin.partition("==") for pin in pins if "==" in pin)
@@ -186,7 +186,7 @@ def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisS
     """In an environment with nothing else, and away from this repository."""
     venv.create(tmp_path / "env", with_pip=True)
     python, scrapy = (str(tmp_path / "env/bin" / name) for name in ("python", "scrapy"))
-    pip = (python, "-m", "pip", "install", "-q", "-c", str(REPOSITORY / "constraints.txt"))
+    pip = (python, "-m", "pip", "install", "-q", "-c", str(REPOSITORY / ".ci/constraints.txt"))
     run_in(tmp_path, *pip, str(wheel))
 
     run_in(tmp_path, scrapy, "startproject", "shop")

@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.support.paths import REPOSITORY
 
 PATHS = [
-    *(REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    *(REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+    REPOSITORY / ".github/SECURITY.md",
     *sorted(set((REPOSITORY / "docs").glob("*.md")) - {REPOSITORY / "docs" / "index.md"}),
 ]
 """All but index.md, which only names the pages of the site that Sphinx builds."""
