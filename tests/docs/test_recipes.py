@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -17,11 +18,11 @@ from subprocess import PIPE, STDOUT
 
 import pytest
 
-from tests.docs.pages import Block, blocks
+from tests.docs.pages import Block, block_of, blocks
 from tests.docs.test_names import is_program
-from tests.support.nodes import TIMEOUT_S
+from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.paths import REPOSITORY
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
 pytestmark = pytest.mark.slow
@@ -112,10 +113,46 @@ async def test_workers_of_fastapi_hold_a_limit_together_and_say_that_a_site_is_b
     assert len(site.visits) == 2 * PAGES
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on PATH")
+async def test_clients_of_two_servers_hold_a_limit_together_and_give_back_permits_when_they_end(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    written(RECIPES["permits"], tmp_path, "permits", server, site)
+    script = block_of("docs/without-scrapy.md", "bash")
+    script = script.replace("https://example.com/report.csv", site.url("/take/0.05/report.csv"))
+    script = script.replace("/permit/example.com", "/permit/127.0.0.1")
+    servers = [await serving_permits(tmp_path) for _ in range(2)]
+    try:
+        clients = (
+            run(tmp_path, "bash", "-euc", script.replace("8380", str(port)))
+            for _, port in 4 * servers
+        )
+        await asyncio.gather(*clients)
+        assert (site.most, len(site.visits)) == (2, 8)
+        await eventually(lambda: server.members() == {})
+    finally:
+        for process, _ in servers:
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+
+
+async def serving_permits(directory: Path) -> tuple[asyncio.subprocess.Process, int]:
+    """Start the recipe's server on a free port."""
+    port = free_port()
+    program = (directory / "permits.py").read_text().replace("port=8380", f"port={port}")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), cwd=directory, env=ENVIRONMENT, stdout=PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(TIMEOUT_S):
+        assert b"Running on" in await process.stdout.readline()
+    return process, port
+
+
 def test_each_program_of_the_page_is_run() -> None:
     """Those without a name are run by test_names.py."""
     with_ = {f"with_{library}" for library in LIBRARIES}
-    assert RECIPES.keys() == {*with_, "decorated", "tasks", "api", "test_api"}
+    assert RECIPES.keys() == {*with_, "decorated", "tasks", "api", "permits", "test_api"}
     unnamed = [
         block for block in BLOCKS if block.kind == "python" and block not in RECIPES.values()
     ]

@@ -1,4 +1,4 @@
-"""Who connects and does not say in time what is wanted is cut off: page, gate and metrics."""
+"""Who connects and does not say in time what is wanted is cut off: page and metrics."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,13 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semaphore_console import gate as gates
 from semaphore_console import node_metrics
 from semaphore_console import server as pages
 from semaphore_middleware import FairSemaphore
 from tests.semaphore_console.pages import serving
 from tests.semaphore_console.scrapes import addresses
-from tests.semaphore_console.test_gate import gate
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import TIMEOUT_S
 from tests.support.servers import RedisServer
@@ -25,12 +23,6 @@ Place = Callable[[RedisServer, Log], AbstractAsyncContextManager[str]]
 async def at_page(server: RedisServer, _: Log) -> AsyncIterator[str]:
     async with serving(server) as page:
         yield f"{page.url}metrics"
-
-
-@asynccontextmanager
-async def at_gate(server: RedisServer, _: Log) -> AsyncIterator[str]:
-    async with gate(server) as clients:
-        yield f"{clients.url}/nothing"
 
 
 @asynccontextmanager
@@ -47,7 +39,7 @@ async def trickle(writer: asyncio.StreamWriter) -> None:
         writer.write(b"x")
 
 
-@pytest.mark.parametrize("place", [at_page, at_gate, at_metrics])
+@pytest.mark.parametrize("place", [at_page, at_metrics])
 @pytest.mark.parametrize("head", [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b"])
 async def test_a_head_that_does_not_come_ends_the_connection(
     server: RedisServer,
@@ -57,7 +49,7 @@ async def test_a_head_that_does_not_come_ends_the_connection(
     place: Place,
     head: bytes,
 ) -> None:
-    for module in (pages, gates, node_metrics):
+    for module in (pages, node_metrics):
         monkeypatch.setattr(module, "HEAD_TIMEOUT_S", 0.2)
     async with place(server, caplog) as url:
         parts = urlsplit(url)

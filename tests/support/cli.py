@@ -121,12 +121,12 @@ async def semaphore_process(
 def listening(
     server: RedisServer, directory: Path, *arguments: str, **environment: str
 ) -> Iterator[tuple[ScrapyProcess, str]]:
-    """`scrapy semaphore serve` or `gate` as a process, and the address that it has told."""
+    """`scrapy semaphore serve` as a process, and the address that it has told."""
     typed = ("semaphore", *arguments, "-s", f"SEMAPHORE_REDIS_URL={server.url}")
     output = directory / "output"
     with ScrapyProcess(*typed, directory=directory, log_file=output, **environment) as process:
         wait_until(lambda: process.log.endswith("\n") or not process.running)
-        yield process, process.log.partition("/permit/<host> ")[0].partition(" (")[0]
+        yield process, process.log.partition(" (")[0]
 
 
 def _environment(server: RedisServer | str | None) -> dict[str, str]:

@@ -95,7 +95,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("statsu",), "there is no verb 'statsu'; did you mean status?"),
         (("unpause", "a"), "there is no verb 'unpause'; did you mean resume?"),
         (("pause", "*"), "for all sites, write --all in place of '*'"),
-        (("halt",), "there is no verb 'halt'; there are etiquette, evict, gate, limit"),
+        (("halt",), "there is no verb 'halt'; there are etiquette, evict, limit, pause"),
         (
             ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),
             "SEMAPHORE_REDIS: there is no such setting; did you mean SEMAPHORE_REDIS_URL?",

@@ -13,7 +13,7 @@ from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis import scripts
 from semaphore_middleware.redis.rights import commands_in as named_in
 from semaphore_report.reader import read_history
-from semaphore_report.scripts import NOTE_HISTORY, NOTE_ROBOTSTXT
+from semaphore_report.scripts import NOTE_HISTORY, NOTE_ROBOTSTXT, READ_HISTORY
 from shared_crawl.client import NODES_SCRIPTS, SCRIPTS
 from tests.docs.pages import page
 from tests.support.crawls import Crawl
@@ -80,8 +80,9 @@ def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
     assert allowed("node") == FOR_NODES | CACHING | of_nodes
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | SHARED
     assert allowed("crawler") == allowed("node") | SHARED
-    of_operators = commands_in(scripts.INSPECT, scripts.EVICT, scripts.CHANGE_RULE, scripts.FORGET)
-    assert allowed("operator") == allowed("node") | {"scan", "zscan"} | of_operators
+    changes = (scripts.BEGIN_EPOCH, scripts.EVICT, scripts.CHANGE_RULE, scripts.FORGET)
+    of_operators = commands_in(scripts.INSPECT, READ_HISTORY, *changes)
+    assert allowed("operator") == ATTACHING | {"evalsha_ro", "scan", "zscan"} | of_operators
 
 
 async def test_nodes_need_no_other_right(server: RedisServer) -> None:
@@ -167,8 +168,7 @@ async def test_operators_may_change_all_viewers_nothing(server: RedisServer, nam
             await admin.share("a job", 2)
             await read_history(admin, "full", 60)
             await admin.evict("a")
-            async with FairSemaphore(user(server, name=name)):  # that of `scrapy semaphore gate`
-                pass
+            await admin.trust()
             assert_refused_nothing(server)
 
 
