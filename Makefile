@@ -11,7 +11,8 @@ UV := $(if $(shell command -v uv),uv pip install --quiet --compile-bytecode --py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) --constraint $(CONSTRAINTS) $(1) ||) \
 	{ $(PIP) 'pip>=25.1' && $(PIP) --constraint $(CONSTRAINTS) $(1); }
-export UV_NATIVE_TLS := 1 # the system's certificates, as pip
+# As pip it trusts the system's certificates.
+export UV_NATIVE_TLS := 1
 
 # Errors of mypy where an older Scrapy or requests is only typed less well.
 TYPED_SINCE := arg-type import-untyped misc return-value union-attr
