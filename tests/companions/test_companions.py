@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from tests.docs.pages import blocks
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.crawls import ADD_ON, holding, scrapy
 from tests.support.nodes import eventually
@@ -24,10 +25,10 @@ PICTURES = 6  # of a page: as many as Chromium asks a host for at once
 GALLERY = "<!doctype html>\n<title>A page</title>\n" + "".join(
     f'<img src="/take/0.05/{number}.png">' for number in range(PICTURES)
 )
-HANDLER = "semaphore_middleware.playwright.DownloadHandler"
-ONLY_THE_PAGE = "semaphore_middleware.playwright.only_the_page"
+(RECIPE,) = [block.text for block in blocks() if block.text.startswith("# browser.py\n")]
 PLAYWRIGHT: dict[str, Any] = {
-    "DOWNLOAD_HANDLERS": {"http": HANDLER},
+    "DOWNLOAD_HANDLERS": {"http": "browser.DownloadHandler"},
+    "PLAYWRIGHT_ABORT_REQUEST": "browser.one_at_a_time",
     "PLAYWRIGHT_LAUNCH_OPTIONS": {"executable_path": CHROMIUM, "args": ["--no-sandbox"]},
 }
 
@@ -58,8 +59,9 @@ async def gallery() -> AsyncIterator[Gallery]:
 async def browsing(
     directory: Path, server: RedisServer, site: Site, *paths: str, **settings: Any
 ) -> AsyncIterator[ScrapyProcess]:
-    """Crawl with a browser, with a limit of 1."""
+    """Crawl with a browser by the recipe in docs/compatibility.md, with a limit of 1."""
     pytest.importorskip("scrapy_playwright")
+    (directory / "browser.py").write_text(RECIPE)
     pages = [Request(site.url(path), meta={"playwright": True}) for path in paths]
     settings |= {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_REDIS_URL": server.url}
     async with scrapy(directory, *pages, **ADD_ON, **PLAYWRIGHT, **settings) as crawl:
@@ -67,23 +69,15 @@ async def browsing(
 
 
 @in_a_browser
-@pytest.mark.parametrize(
-    ("settings", "visits"),
-    [({}, 2 * (1 + PICTURES + 1)), ({"PLAYWRIGHT_ABORT_REQUEST": ONLY_THE_PAGE}, 2)],
-    ids=["all", "only the page"],
-)
 async def test_a_browser_s_own_requests_stay_within_the_permit_of_their_page(
-    server: RedisServer, tmp_path: Path, settings: dict[str, Any], visits: int
+    server: RedisServer, tmp_path: Path
 ) -> None:
     pages = ("/gallery/1", "/gallery/2")
-    async with (
-        gallery() as site,
-        browsing(tmp_path, server, site, *pages, **settings) as crawl,
-    ):
+    async with gallery() as site, browsing(tmp_path, server, site, *pages) as crawl:
         assert await crawl.ended() == 0, crawl.log
     assert crawl.errors == []
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released") == 2
-    assert (site.most, len(site.visits)) == (1, visits)
+    assert (site.most, len(site.visits)) == (1, 2 * (1 + PICTURES + 1))
     assert server.members() == {}
 
 

@@ -142,6 +142,8 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(location, "check_tls_options", lambda *_: None)  # the files are not here
     if block.page == "docs/without-scrapy.md":
         pytest.skip("run by test_recipes.py")
+    if "scrapy_playwright" in block.text:
+        pytest.skip("run by tests/companions")
     names: dict[str, Any] = {}
     exec(block.text, names)  # our own pages
     given = {name: value for name, value in names.items() if name.isupper()}
@@ -150,7 +152,7 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     # Nothing is set that is not read.
     heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
     heard |= {"HTTPCACHE_ENABLED", "HTTPCACHE_POLICY", "HTTPCACHE_DIR"}
-    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER", "DOWNLOAD_HANDLERS"}
+    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER", "DOWNLOAD_HANDLERS", "PLAYWRIGHT_ABORT_REQUEST"}
     assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
     for host in given.get("SEMAPHORE_LIMITS", {}):
         assert read.limits.of(host.replace("*", "www")) != read.limits.default

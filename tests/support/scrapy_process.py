@@ -33,7 +33,7 @@ from typing import IO, Any, Self
 
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
 NOT_PRELOADED = (
-    *("semaphore_middleware.commands", "semaphore_middleware.playwright", "scrapy.__main__"),
+    *("semaphore_middleware.commands", "scrapy.__main__"),
     "scrapy.core.downloader.handlers._httpx",
 )
 """The first and the last import rich, without which there are tests."""
