@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from tests.support.environment import clean_environment
-from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
+from tests.support.nodes import Outside, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, SharedServer, kept_for_ever
 from tests.support.site import Site
+from tests.support.times import TIMEOUT_S
 
 pytest.register_assert_rewrite("tests.support.crawls")
 
@@ -43,17 +44,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests be coroutines. Those that use the site share its loop, the reactor's; others, but
-    those of some rooms, have a loop of their own.
+    those of some rooms, have a loop of their own. And limit the time of each, except slow ones.
     """
     from tests.support.crawls import within  # not earlier: Scrapy imports the reactor's parts
 
-    on_reactor = within(2 * TIMEOUT_S)
+    on_reactor = within(TIMEOUT_S)
 
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             rooms = item.path.relative_to(REPOSITORY).parts
             is_on_reactor = "site" in item.fixturenames or not ROOMS_ON_REACTOR.isdisjoint(rooms)
             item.obj = (on_reactor if is_on_reactor else in_asyncio)(item.obj)
+        elif item.config.getoption("timeout") is None and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(autouse=True)

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 FOLDER = REPOSITORY / ".venv-foreign"
-TIMEOUT_S = 60  # for one test
 # Crawls, engine, downloader, middlewares, robots.txt, media, feeds. Those of parts that no add-on
 # can reach (download handlers, selectors, commands) are left out: they take as long again.
 SUITES = (

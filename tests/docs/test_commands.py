@@ -19,10 +19,10 @@ from tests.crawler.conftest import HOST, in_a_thread
 from tests.docs.pages import Command, blocks, commands, page
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 
-COMMAND_TIMEOUT_S = 60.0
 PAGES = 20
 BIN = Path(sys.executable).parent
 NOTHING_LEFT = re.compile(r"permits left\W+0\W+0\W")
@@ -73,7 +73,7 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert ran.returncode == 0, ran.stdout

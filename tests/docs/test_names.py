@@ -21,6 +21,7 @@ from tests.docs.pages import PATHS, Block, anchors, blocks, links, name_of, page
 from tests.support.nodes import Loop
 from tests.support.paths import REPOSITORY, SOURCES
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 SOURCE = "\n".join(path.read_text("utf-8") for path in SOURCES)
 TEXTS = {name_of(path): path.read_text("utf-8") for path in PATHS}
@@ -122,7 +123,6 @@ def test_errors_say_what_the_page_allows(name: str) -> None:
     assert f"Allowed: `{allowed}`" in entries("docs/settings.md")[name]
 
 
-PROGRAM_TIMEOUT_S = 30.0
 PYTHON = [block for block in blocks() if block.kind == "python"]
 
 
@@ -165,5 +165,5 @@ def test_programs_run(block: Block, server: RedisServer) -> None:
     names: dict[str, Any] = dict(vars(semaphore_middleware))
     exec(f"async def program():\n{textwrap.indent(text, '    ')}", names)  # our own pages
     with Loop() as loop:
-        loop.run(asyncio.wait_for(names["program"](), PROGRAM_TIMEOUT_S))
+        loop.run(asyncio.wait_for(names["program"](), TIMEOUT_S))
     assert server.members() == {}

@@ -20,10 +20,11 @@ import pytest
 
 from tests.docs.pages import Block, block_of, blocks
 from tests.docs.test_names import is_program
-from tests.support.nodes import TIMEOUT_S, eventually
+from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
+from tests.support.times import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 

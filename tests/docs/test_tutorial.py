@@ -17,11 +17,11 @@ from crawler.example_site import ExampleSite
 from tests.crawler.conftest import HOST, serving
 from tests.docs.pages import Block, blocks, commands
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 PAGES = 8
 MACHINES = 3
 ADDRESS = "redis://redis.example.internal:6379/0"
-TIMEOUT_S = 60.0
 QUICK_S = 0.05  # for a page
 SLOW_S = 4.0  # so that a crawl lasts until all nodes take part
 

@@ -21,9 +21,10 @@ from semaphore_middleware import (
     SyncSemaphore,
 )
 from semaphore_middleware.core.observer import PermitLost
-from tests.support.nodes import TIMEOUT_S, Recorder, eventually
+from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, wait_until
 from tests.support.site import FIRST_PART, Site
+from tests.support.times import TIMEOUT_S
 
 HOST = "127.0.0.1"
 Get = Callable[[str], Awaitable[int]]

@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.nodes import TIMEOUT_S, eventually
+from tests.support.nodes import eventually
+from tests.support.times import TIMEOUT_S
 
 HOST = "127.0.0.1"
 

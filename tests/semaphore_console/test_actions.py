@@ -10,13 +10,14 @@ from tests.semaphore_console.pages import TOKEN, serving
 from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import set_one_aside
+from tests.support.times import ENDLESS_S
 
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node, serving(server) as page:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node, serving(server) as page:
         await node.acquire(HOST, 2)
         assert await page.act(action="limit", name=HOST, limit=5) == (204, {})
         seen = await node.admin.inspect(HOST)

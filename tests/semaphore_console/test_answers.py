@@ -18,6 +18,7 @@ from tests.semaphore_console.pages import TOKEN, Served, fill, serving
 from tests.support.nodes import calls_of, eventually
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
@@ -74,7 +75,7 @@ async def test_there_is_nothing_else(server: RedisServer) -> None:
 
 async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
     """See test_view.py for what is shown of it."""
-    async with FairSemaphore(server.url, node="a") as a, serving(server) as page:
+    async with FairSemaphore(server.url, lease=ENDLESS_S, node="a") as a, serving(server) as page:
         await fill(a, HOST, held=3, waiting=2)
         told = await page.state(open=scope_id(HOST))
         assert (told["server"], told["lease"], told["can_change"]) == (server.url, 15.0, True)
@@ -118,7 +119,7 @@ async def is_back(page: Served) -> bool:
 @pytest.mark.usefixtures("impatient")
 async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer) -> None:
     begin = time.time()
-    async with FairSemaphore(server.url) as node, serving(server) as page:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node, serving(server) as page:
         await node.acquire(HOST, 1)
         assert await is_back(page)
         server.freeze()

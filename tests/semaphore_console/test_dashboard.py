@@ -21,11 +21,11 @@ from semaphore_console import node_metrics as metrics
 from tests.semaphore_console.pages import serving
 from tests.semaphore_console.scrapes import address, scrape, visit
 from tests.support.crawls import Crawl, Log
-from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, free_port
 from tests.support.shared_crawl import set_one_aside
 from tests.support.site import Site
+from tests.support.times import TIMEOUT_S
 
 DASHBOARD: dict[str, Any] = json.loads(
     (REPOSITORY / "docker/grafana/dashboards/scrapy-semaphore.json").read_text("utf-8")

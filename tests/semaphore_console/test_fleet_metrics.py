@@ -17,9 +17,10 @@ from shared_crawl.counts import Counts
 from shared_crawl.crawls import Crawls
 from tests.semaphore_console.pages import Served, serving
 from tests.semaphore_console.scrapes import Scrape, scrape
-from tests.support.nodes import TIMEOUT_S, eventually
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import set_one_aside
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 Patch = pytest.MonkeyPatch
 
@@ -42,8 +43,8 @@ def value(seen: Scrape, name: str, **labels: str) -> float | None:
 async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
     async with (
         serving(server) as page,
-        FairSemaphore(server.url, node="news-1") as a,
-        FairSemaphore(server.url, node="shop-1", job="shop") as b,
+        FairSemaphore(server.url, lease=ENDLESS_S, node="news-1") as a,
+        FairSemaphore(server.url, lease=ENDLESS_S, node="shop-1", job="shop") as b,
     ):
         permits = [await a.acquire("a", 2), await b.acquire("a", 2), await b.acquire("b", 9)]
         async with a.permit("c", 1) as refusing:
@@ -137,7 +138,7 @@ async def test_they_tell_of_shared_crawls(server: RedisServer, monkeypatch: Patc
 
 
 async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer) -> None:
-    async with serving(server) as page, FairSemaphore(server.url) as node:
+    async with serving(server) as page, FairSemaphore(server.url, lease=ENDLESS_S) as node:
         async with node.permit("a", 2):
             assert (await seen_at(page)).of("a")[0] == 1
         with server.frozen():

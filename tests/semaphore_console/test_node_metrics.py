@@ -26,9 +26,10 @@ from tests.semaphore_console.scrapes import (
     visit,
 )
 from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, scrapy, waiting
-from tests.support.nodes import TIMEOUT_S, Recorder, eventually
+from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 from tests.support.visits import Visits
 
 
@@ -156,7 +157,7 @@ async def test_any_scope_has_a_name(server: RedisServer, site: Site, caplog: Log
 
 async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer) -> None:
     recorder = Recorder()
-    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
+    async with FairSemaphore(server.url, lease=ENDLESS_S, observers=[recorder]) as semaphore:
         await semaphore.acquire("s", 1)
         seconds = [event.seconds for event in recorder.events if isinstance(event, RoundTrip)]
     assert len(seconds) == 1

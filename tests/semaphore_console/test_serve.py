@@ -16,10 +16,10 @@ import pytest
 from shared_crawl.client import CrawlClient
 from shared_crawl.settings import CrawlSettings
 from tests.support.cli import listening, semaphore_process
-from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import result_of
+from tests.support.times import TIMEOUT_S
 
 SERVE = ("serve", "--port", "0")
 PAGE = (REPOSITORY / "docs" / "page.md").read_text("utf-8")

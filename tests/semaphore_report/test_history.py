@@ -13,8 +13,9 @@ from semaphore_report.history import Pause
 from semaphore_report.keys import HistoryKeys
 from semaphore_report.reader import read_history
 from tests.semaphore_report.batches import write
-from tests.support.nodes import ENDLESS_S, Caller, eventually
+from tests.support.nodes import Caller, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 DAY_S = 86400.0
 BODY = 1000  # bytes

@@ -8,8 +8,8 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RobotsTxtObeyed
 from semaphore_report.keys import HistoryKeys
 from semaphore_report.reader import read_history
-from tests.support.nodes import ENDLESS_S
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 KEYS = HistoryKeys("semaphore")
 SITE = "https://example.com"
@@ -28,7 +28,7 @@ async def test_each_file_is_kept_once(server: RedisServer) -> None:
     first = RobotsTxtObeyed(SITE, 200, "", b"Disallow: /x")
     second = RobotsTxtObeyed(SITE, 0, "it hung up", b"")
     await note(server, first, first, second, first, RobotsTxtObeyed("http://b", 404, "", b""))
-    async with FairSemaphore(server.url) as node:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
         files = (await read_history(node.admin, "example.com", DAY_S)).robotstxt
     assert [(one.origin, one.status, one.problem, one.text) for one in files] == [
         (SITE, 200, "", "Disallow: /x"),

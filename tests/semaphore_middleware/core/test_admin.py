@@ -7,8 +7,9 @@ import pytest
 from semaphore_middleware import Admin, FairSemaphore, Rule
 from semaphore_middleware.errors import ClosedError, ServerUnreachableError, SettingsError
 from tests.support.crawls import Patch
-from tests.support.nodes import ENDLESS_S, Caller, Outside, eventually
+from tests.support.nodes import Caller, Outside, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 HOST = "www.example.org"
 

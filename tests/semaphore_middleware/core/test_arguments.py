@@ -13,8 +13,9 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.calls import UnpackableError
 from tests.support.crawls import Log
-from tests.support.nodes import TIMEOUT_S, Recorder
+from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 HUGE = 10**400
 

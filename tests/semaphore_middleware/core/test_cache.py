@@ -10,8 +10,9 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.redis.scripts import SYNC, sha1_of
 from tests.support.crawls import Log, Patch
-from tests.support.nodes import ENDLESS_S, KEYS, eventually
+from tests.support.nodes import KEYS, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 DAY_S = 86400.0
 NAME = "robotstxt:https://example.com"

@@ -9,8 +9,9 @@ import pytest
 from semaphore_middleware import AcquireTimeoutError, ClosedError, FairSemaphore, PermitLostError
 from semaphore_middleware.core.observer import AcquireTimedOut
 from tests.support.crawls import Log
-from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually
+from tests.support.nodes import Outside, Recorder, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 
 async def test_a_lost_permit_ends_what_runs_under_it(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Admin, ClosedError, FairSemaphore
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, until_waiting
+from tests.support.nodes import until_waiting
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 FORK = multiprocessing.get_context("fork")
 TURNS = 25  # permits that each worker takes

@@ -8,8 +8,9 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import ENDLESS_S, KEYS, Recorder, eventually
+from tests.support.nodes import KEYS, Recorder, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 STRANGE = """granted | granted x | granted s | granted 1 s | granted 1 1 | granted x 1 s
 granted 1 x s | granted 1.5 1 s | granted 1 1.5 s | granted -1 1 s | granted 1 -1 s | granted 1 +1 s

@@ -23,7 +23,6 @@ from tests.semaphore_middleware.core.test_forks import forked
 from tests.semaphore_middleware.redis.test_epoch import be_a_replica_for_a_while
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import (
-    TIMEOUT_S,
     Loop,
     Outside,
     Recorder,
@@ -33,6 +32,7 @@ from tests.support.nodes import (
     until_waiting,
 )
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 T = TypeVar("T")
 

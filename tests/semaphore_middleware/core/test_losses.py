@@ -9,8 +9,9 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
 from semaphore_middleware.redis import calls
 from tests.support.crawls import Log, Patch
-from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually
+from tests.support.nodes import Outside, Recorder, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 
 def said_of_the_wait(caplog: Log) -> list[str]:

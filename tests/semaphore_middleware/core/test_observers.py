@@ -13,8 +13,9 @@ from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.core import observer
 from semaphore_middleware.core.observer import FAILURES, Event, Observer, Observers
 from tests.support.crawls import Log
-from tests.support.nodes import TIMEOUT_S, Recorder
+from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 NOBODY: Any = None  # a semaphore that no observer looks at
 

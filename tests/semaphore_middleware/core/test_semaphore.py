@@ -11,8 +11,9 @@ from semaphore_middleware import ClosedError, FairSemaphore, Limit, SemaphoreErr
 from semaphore_middleware.core.observer import Observer, PermitGranted
 from semaphore_middleware.core.semaphore import CLOSE_S, checked_limit
 from semaphore_middleware.model.limits import GivenLimit
-from tests.support.nodes import ENDLESS_S, Loop, Recorder, eventually, until_waiting
+from tests.support.nodes import Loop, Recorder, eventually, until_waiting
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 
 @pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])

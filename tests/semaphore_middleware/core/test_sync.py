@@ -23,8 +23,8 @@ from semaphore_middleware.errors import AcquireTimeoutError, PermitLostError, Se
 from semaphore_middleware.model.options import GivenOptions
 from tests.semaphore_middleware.core.test_forks import forked
 from tests.support.crawls import Log
-from tests.support.nodes import TIMEOUT_S
 from tests.support.servers import RedisServer, wait_until
+from tests.support.times import TIMEOUT_S
 
 THREADS = 200
 

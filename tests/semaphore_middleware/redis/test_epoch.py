@@ -12,8 +12,9 @@ from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.redis import calls, protocol
 from semaphore_middleware.redis.scripts import BEGIN_EPOCH
 from tests.support.crawls import Log
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, Recorder
+from tests.support.nodes import KEYS, Caller, Outside, Recorder
 from tests.support.servers import RedisServer, free_port
+from tests.support.times import ENDLESS_S
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 import asyncio
 
 from semaphore_middleware import FairSemaphore, Limit
-from tests.support.nodes import ENDLESS_S, KEYS
+from tests.support.nodes import KEYS
 from tests.support.scopes import look
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 REMEMBERED_MS = 7 * 86_400_000
 

@@ -15,10 +15,11 @@ from semaphore_middleware.redis.calls import Store
 from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Notification, Reply, Statement
 from semaphore_middleware.redis.scripts import SYNC, Call, run_scripts
 from tests.support.crawls import Log
-from tests.support.nodes import ENDLESS_S, KEYS, MACHINE, Caller, Outside, eventually
+from tests.support.nodes import KEYS, MACHINE, Caller, Outside, eventually
 from tests.support.restricted import Restricted
 from tests.support.scopes import Look
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 SCOPE, QUEUE = KEYS.of("s")
 

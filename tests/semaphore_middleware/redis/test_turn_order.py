@@ -8,8 +8,9 @@ import pytest
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import ENDLESS_S, Caller, Outside, key
+from tests.support.nodes import Caller, Outside, key
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 
 async def test_who_asks_anew_is_behind_who_waits(server: RedisServer, outside: Outside) -> None:

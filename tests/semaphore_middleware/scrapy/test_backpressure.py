@@ -17,6 +17,7 @@ from tests.support.crawls import Crawl, Patch, holding, more_hosts, pages, taken
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import ENDLESS_S
 from tests.support.visits import Fetches, Visits
 
 FULL, FREE = "127.0.0.1", "localhost"
@@ -110,7 +111,7 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
     """Otherwise a node that always has other work would never use them."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
-    async with FairSemaphore(server.url) as other:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         requests = of_sites(site, "/slow/", sites=4, each=1)
         for request, priority in zip(requests, (3, 0, 1, 2), strict=True):
@@ -131,7 +132,7 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
 async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """The next request here has no place for it, either, but another node of the job may."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
-    other, third = (FairSemaphore(server.url, job=Visits.name) for _ in range(2))
+    other, third = (FairSemaphore(server.url, lease=ENDLESS_S, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         requests = pages(site, 2, "/slow/", FULL)
@@ -153,7 +154,7 @@ async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch
 
 async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: Site) -> None:
     """It was parked, another node has taken its site since, and nothing is on the wire."""
-    async with FairSemaphore(server.url) as other:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
         await eventually(lambda: waiting(server) == 4)

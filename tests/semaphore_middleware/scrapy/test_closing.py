@@ -21,6 +21,7 @@ from tests.support.crawls import By, Crawl, Log, Patch, both, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import ENDLESS_S
 from tests.support.visits import Visits
 
 
@@ -102,7 +103,7 @@ async def test_what_a_page_awaits_at_a_paused_site(
 ) -> None:
     url = site.url("/page/never", host="localhost")
     meta = {"asks": [url]} if awaited_by == "callback" else {"of_pipeline": url}
-    async with FairSemaphore(server.url) as operator:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as operator:
         await operator.admin.pause("localhost")
         crawl = asking(server, Request(site.url("/page/"), meta=meta), by=by)
         await eventually(lambda: waiting(server))
@@ -119,7 +120,7 @@ async def test_what_a_page_awaits_at_a_paused_site(
 async def test_what_a_page_awaits_in_a_backoff(
     server: RedisServer, site: Site, caplog: Log, seconds: float, pages: int
 ) -> None:
-    async with FairSemaphore(server.url) as other:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         async with other.permit("localhost", 2) as permit:
             permit.refused(seconds)
         asks = [site.url("/page/later", host="localhost")]

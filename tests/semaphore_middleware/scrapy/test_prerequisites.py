@@ -13,9 +13,10 @@ from semaphore_middleware.scrapy import downloads
 from semaphore_middleware.scrapy.admission import READY
 from semaphore_middleware.scrapy.crawl import crawl_of
 from tests.support.crawls import Crawl, Patch, more_hosts, waiting
-from tests.support.nodes import TIMEOUT_S, eventually
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import TIMEOUT_S
 from tests.support.visits import Fetches, Visits
 
 

@@ -14,9 +14,10 @@ import pytest
 from scrapy import Request
 
 from tests.support.crawls import ADD_ON, QUIET, Crawl, pages, scrapy, waiting
-from tests.support.nodes import TIMEOUT_S, eventually
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import TIMEOUT_S
 
 
 class Embedded(RedisServer):

@@ -22,6 +22,7 @@ from tests.support.crawls import Crawl, Log, Patch, host_of, more_hosts
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, response
+from tests.support.times import ENDLESS_S
 from tests.support.visits import Visits
 
 POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot"}
@@ -241,7 +242,10 @@ def test_each_scheme_and_port_has_its_own() -> None:
 async def test_no_permit_for_it_opens_no_site(server: RedisServer, site: Site) -> None:
     site.robots = FORBIDDING
     settings = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.1, "RETRY_ENABLED": False}
-    async with FairSemaphore(server.url) as other, reader(server, site, **settings) as crawl:
+    async with (
+        FairSemaphore(server.url, lease=ENDLESS_S) as other,
+        reader(server, site, **settings) as crawl,
+    ):
         held = await other.acquire("127.0.0.1", 1)
         fetches = [crawl.fetch(f"/page/{n}") for n in range(3)]
         results = await asyncio.gather(*fetches, return_exceptions=True)

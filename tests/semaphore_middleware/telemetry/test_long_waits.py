@@ -17,6 +17,7 @@ from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, wai
 from tests.support.nodes import Caller, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import ENDLESS_S
 
 LONG_WAIT_S = 0.05  # seconds: what these tests take for long
 HOST = "127.0.0.1"
@@ -40,7 +41,9 @@ class Looking(FairSemaphore):
         self, server: RedisServer, *observers: Observer, long_wait: float = LONG_WAIT_S
     ) -> None:
         self.waits = LongWaits(long_wait)
-        super().__init__(server.url, observers=[self.waits, *observers], explain_waits=0)
+        super().__init__(
+            server.url, lease=ENDLESS_S, observers=[self.waits, *observers], explain_waits=0
+        )
         self.begun = self.ended = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -63,7 +66,7 @@ class Looking(FairSemaphore):
 
 @both
 async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
-    async with FairSemaphore(server.url, node="other") as other:
+    async with FairSemaphore(server.url, lease=ENDLESS_S, node="other") as other:
         held = await other.acquire(HOST, 2)
         crawl = Crawl(
             server, *pages(site, 3, "/slow/"), by=by, limit=2, SEMAPHORE_EXPLAIN_WAITS=LONG_WAIT_S
@@ -83,7 +86,9 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
 
 
 async def test_a_program_that_waits_for_itself(server: RedisServer, caplog: Log) -> None:
-    async with FairSemaphore(server.url, node="n", explain_waits=LONG_WAIT_S) as semaphore:
+    async with FairSemaphore(
+        server.url, lease=ENDLESS_S, node="n", explain_waits=LONG_WAIT_S
+    ) as semaphore:
         async with semaphore.permit("a", 1):
             waiter = asyncio.create_task(semaphore.acquire("a", 1))
             await eventually(lambda: explained(caplog))
@@ -161,7 +166,9 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
 
 async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log) -> None:
     waits, recorder = LongWaits(LONG_WAIT_S), Recorder()
-    async with FairSemaphore(server.url, observers=[recorder], explain_waits=0) as semaphore:
+    async with FairSemaphore(
+        server.url, lease=ENDLESS_S, observers=[recorder], explain_waits=0
+    ) as semaphore:
         await waits.open(semaphore)
         held = await semaphore.acquire("a", 1)
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
@@ -228,8 +235,10 @@ async def test_who_wants_a_stricter_limit(
     server: RedisServer, caplog: Log, monkeypatch: Patch, asked: Limit
 ) -> None:
     own = Limit(8)
-    fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
-    visitor = FairSemaphore(server.url, node="visitor", observers=[StricterLimits()])
+    fleet = FairSemaphore(server.url, lease=ENDLESS_S, node="fleet", observers=[StricterLimits()])
+    visitor = FairSemaphore(
+        server.url, lease=ENDLESS_S, node="visitor", observers=[StricterLimits()]
+    )
     problems = iter([ServerUnreachableError("away for a moment")])
 
     async def inspect(scope: str) -> Inspection:
@@ -271,8 +280,8 @@ def test_whose_limit_is_in_force(asked: list[Limit], named: str) -> None:
 
 
 async def test_what_an_operator_has_set_is_nobody_s_limit(server: RedisServer, caplog: Log) -> None:
-    fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
-    async with fleet, FairSemaphore(server.url, node="visitor") as visitor:
+    fleet = FairSemaphore(server.url, lease=ENDLESS_S, node="fleet", observers=[StricterLimits()])
+    async with fleet, FairSemaphore(server.url, lease=ENDLESS_S, node="visitor") as visitor:
         await fleet.admin.configure(HOST, 3)
         held = await visitor.acquire(HOST, 1)
         (await fleet.acquire(HOST, 8)).release()
