@@ -16,10 +16,11 @@ import redis.utils
 from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
+from tests.support import scrapy_process
 from tests.support.environment import clean_environment
 from tests.support.nodes import Outside, in_asyncio
 from tests.support.paths import REPOSITORY
-from tests.support.servers import RedisServer, SharedServer, kept_for_ever
+from tests.support.servers import RedisServer, SharedServer
 from tests.support.site import Site
 from tests.support.times import TIMEOUT_S
 
@@ -40,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(environment.close)
     # redis-py reads the package's metadata for each connection: a third of what a server costs.
     redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+    if input_of_worker := getattr(config, "workerinput", None):
+        scrapy_process.use_server(input_of_worker["fork_server"])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """For a worker of pytest-xdist."""
+    node.workerinput["fork_server"] = scrapy_process.start_server()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,12 +91,8 @@ def server(shared_server: SharedServer) -> Iterator[RedisServer]:
     """A server as if it were new. Each key that a test leaves there must have an expiry, but for
     those that have none on purpose.
     """
-    server = shared_server.lend()
-    try:
-        yield server
-        kept = kept_for_ever(server)
-    finally:
-        shared_server.take_back()
+    yield shared_server.lend()
+    kept = shared_server.take_back()
     assert not kept, f"keys without an expiry: {kept}"
 
 

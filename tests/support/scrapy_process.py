@@ -1,8 +1,8 @@
 """`python -m scrapy ...`, forked from a process that has imported Scrapy.
 
-Imports are most of what such a process costs, and such processes are nine tenths of what the tests
-cost. Otherwise it is as if it had been started: it has a process id, standard streams, a directory,
-an environment and an exit status of its own.
+Imports are most of what such a process costs. Otherwise it is as if it had been started: it has a
+process id, standard streams, a directory, an environment and an exit status of its own. All workers
+of pytest-xdist have one such server.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import pkgutil
 import re
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import warnings
 from ast import literal_eval
@@ -92,28 +94,47 @@ def start_scrapy(
     """Run `python -m scrapy` with these arguments; without `stdin` it has nothing to read. If it is
     `in_terminal`, the three are one, from which Ctrl-C reaches it.
     """
-    ours, theirs = socket.socketpair()
-    with theirs, Path(os.devnull).open("rb") as nothing:
-        files = [(stdin or nothing).fileno(), stdout.fileno(), stderr.fileno(), theirs.fileno()]
+    link = _socket()
+    link.connect(_address or start_server())
+    with Path(os.devnull).open("rb") as nothing:
+        files = [(stdin or nothing).fileno(), stdout.fileno(), stderr.fileno()]
         job = json.dumps([arguments, os.fspath(cwd), dict(env), in_terminal]).encode()
-        socket.send_fds(_server(), [job], files)
-    return Process(ours)
+        socket.send_fds(link, [job], files)
+    return Process(link)
 
 
 @cache
-def _server() -> socket.socket:
-    """Start the server; it ends when this process does."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+def start_server() -> str:
+    """Start this process's server, which ends with it, and return its address. It imports Scrapy
+    only when it is first asked for a process.
+    """
+    address = f"{tempfile.mkdtemp(prefix='sem-fork-')}/socket"
+    until_closed, _ = os.pipe()  # the other end is closed when this process ends
+    with _socket() as listener, os.fdopen(until_closed) as stdin:
+        listener.bind(address)
+        listener.listen(100)
         subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(theirs.fileno())],
+            [sys.executable, "-m", __spec__.name, str(listener.fileno())],
             cwd=REPOSITORY,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in a terminal is for the tests
         )
-    return ours
+    return address
+
+
+def use_server(address: str) -> None:
+    """Have processes started by the server of another process."""
+    global _address  # noqa: PLW0603 - it is of the process, as the server is
+    _address = address
+
+
+_address = ""
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _number(link: socket.socket) -> int:
@@ -194,32 +215,37 @@ def _preload() -> None:
     gc.freeze()  # else each process copies all of it, when it collects garbage and when it ends
 
 
-def _serve(control: socket.socket) -> Sequence[str]:
+def _serve(listener: socket.socket) -> Sequence[str]:
     """Fork for each job. Returns in the new process, with the arguments."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the supervisors' statuses: nobody asks for them
+    is_loaded = False
     while True:
-        job, files, _, _ = socket.recv_fds(control, 2**20, 4)
-        if not job:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            shutil.rmtree(Path(listener.getsockname()).parent)
             os._exit(0)
+        link, _ = listener.accept()
+        if not is_loaded:
+            _preload()
+            is_loaded = True
         if os.fork() == 0:
-            control.close()
-            return _become(job, files)
-        for file in files:
-            os.close(file)
+            listener.close()
+            return _become(link)
+        link.close()
 
 
-def _become(job: bytes, files: Sequence[int]) -> Sequence[str]:
+def _become(link: socket.socket) -> Sequence[str]:
     """Fork once more: the first process keeps the second one's exit status."""
-    *streams, link = files
+    job, streams, _, _ = socket.recv_fds(link, 2**20, 3)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if child := os.fork():
         for stream in streams:
             os.close(stream)
-        os.write(link, NUMBER.pack(child))
+        link.send(NUMBER.pack(child))
         _, status = os.waitpid(child, 0)
-        os.write(link, NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        link.send(NUMBER.pack(os.waitstatus_to_exitcode(status)))
         os._exit(0)
-    os.close(link)
+    link.close()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -239,6 +265,5 @@ def _become(job: bytes, files: Sequence[int]) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    _preload()
     sys.argv[1:] = _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("scrapy", run_name="__main__", alter_sys=True)

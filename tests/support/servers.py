@@ -203,7 +203,6 @@ class SharedServer:
 
     def __init__(self) -> None:
         self._server: RedisServer | None = None
-        self._before: object = None
         self._lent = 0
 
     def lend(self) -> RedisServer:
@@ -211,62 +210,67 @@ class SharedServer:
         has left behind finds nobody there.
         """
         if self._server is None:
-            self._server = RedisServer(started_empty=False).start()
-            self._socket = self._server.path
-            with self._server.client() as client:
-                self._before = _condition(client)
+            self._server = self._start()
         self._lent += 1
         self._server.path = self._socket.with_name(f"s{self._lent}")
         self._server.path.symlink_to(self._socket)
-        mark_started_empty(self._server.path, "semaphore")
+        self._client.hset(KEYS.epoch, "started_empty", self._run_id)
         return self._server
 
-    def take_back(self) -> None:
-        """Clear it; or, if the test has ended, frozen or changed it, throw it away."""
+    def take_back(self) -> list[bytes]:
+        """Clear it; or, if the test has ended, frozen or changed it, throw it away. Returns the
+        keys that the server would never be rid of, though it should.
+        """
         assert self._server is not None
-        if not self._is_as_it_was(self._server):
+        kept, is_as_it_was = self._clear() if self._server.is_awake else ([], False)
+        if is_as_it_was:
+            self._server.path.unlink()
+            self._server.path = self._socket
+        else:
             self.remove()
-            return
-        self._server.path.unlink()
-        self._server.path = self._socket
+        return kept
 
     def remove(self) -> None:
         if self._server is not None:
+            self._client.close()
             self._server.remove()
             self._server = None
 
-    def _is_as_it_was(self, server: RedisServer) -> bool:
-        if not server.is_awake:
-            return False
+    def _start(self) -> RedisServer:
+        server = RedisServer(started_empty=False).start()
+        self._socket = server.path
+        self._client: Any = server.client()
+        self._run_id = self._client.info("server")["run_id"]
+        self._client.response_callbacks.clear()  # from here on as it is said
+        with self._client.pipeline(transaction=False) as pipeline:
+            self._before = _condition(*_look_at(pipeline).execute())
+        return server
+
+    def _clear(self) -> tuple[list[bytes], bool]:
+        """What `take_back` returns, and whether the server is as it was."""
         try:
-            with server.client() as client:
+            with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.eval(KEPT_FOR_EVER, 0)
                 for kind in ("normal", "pubsub"):
-                    client.client_kill_filter(_type=kind, skipme=True)
-                client.flushall()
-                client.script_flush()
-                is_as_it_was = _condition(client) == self._before
-                client.config_resetstat()
+                    pipeline.client_kill_filter(_type=kind, skipme=True)
+                pipeline.flushall().script_flush()
+                kept, *_, info, config, acl = _look_at(pipeline).execute()
+            self._client.config_resetstat()
         except (redis.RedisError, OSError):
-            return False
-        return is_as_it_was
+            return [], False
+        return kept, _condition(info, config, acl) == self._before
 
 
-def _condition(client: Any) -> object:
+def _look_at(pipeline: Any) -> Any:
+    """Ask for what `_condition` needs."""
+    pipeline.execute_command("INFO").execute_command("CONFIG", "GET", "*")
+    return pipeline.execute_command("ACL", "LIST")
+
+
+def _condition(info: bytes, config: object, acl: object) -> object:
     """What a test could change of a server, and FLUSHALL does not bring back."""
-    client.response_callbacks.clear()  # as it is said
-    lines = set(client.execute_command("INFO").splitlines())
     wanted = (b"run_id:", b"role:", b"connected_slaves:", b"master_replid", b"blocked_clients:")
-    info = sorted(line for line in lines if line.startswith(wanted))
-    return info, client.execute_command("CONFIG", "GET", "*"), client.execute_command("ACL", "LIST")
-
-
-def kept_for_ever(server: RedisServer) -> list[bytes]:
-    """The keys that the server will never be rid of, though it should."""
-    if not server.is_awake:
-        return []
-    with server.client() as client:
-        kept: Any = client.eval(KEPT_FOR_EVER, 0)
-    return list(kept)
+    return sorted(line for line in info.splitlines() if line.startswith(wanted)), config, acl
 
 
 class ClusterServer(RedisServer):

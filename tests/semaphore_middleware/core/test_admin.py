@@ -60,7 +60,8 @@ async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: Red
         assert admin is semaphore.admin
         await asyncio.gather(*(admin.inspect(f"s{number}") for number in range(20)))
         with server.client() as client:
-            await eventually(lambda: len(client.client_list()) == 4)  # the node's two, and this one
+            # The node's two, its admin's, and the tests' two.
+            await eventually(lambda: len(client.client_list()) == 5)
     with pytest.raises(ClosedError):
         await admin.inspect("s")
 
