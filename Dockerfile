@@ -34,6 +34,7 @@ COPY --from=project /project /
 COPY docker/entrypoint.sh /usr/local/bin/with-redis
 COPY scrapy.cfg /crawl/
 COPY crawler /crawl/crawler
+COPY lab/demo /crawl/lab/demo
 USER 10001:10001
 # Scrapy finds scrapy.cfg in the parent directory, and a crawl's files are written to the volume.
 WORKDIR /crawl/data

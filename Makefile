@@ -28,7 +28,7 @@ help: ## list the commands
 
 .PHONY: crawl
 crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LATENCY= ms, PAGES=)
-	@$(BIN)/scrapy cluster --url "$$URL" --nodes "$$NODES" --limit "$$LIMIT" \
+	@$(BIN)/python -m lab.demo --url "$$URL" --nodes "$$NODES" --limit "$$LIMIT" \
 		--latency "$$LATENCY" --pages "$$PAGES"
 
 # In CI a test that failed is run again, alone.

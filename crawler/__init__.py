@@ -1,1 +1,1 @@
-"""A Scrapy project to crawl one site with many nodes: `scrapy crawl site`, `scrapy cluster`."""
+"""A Scrapy project to crawl one site with many nodes: `scrapy crawl site`."""

@@ -7,7 +7,6 @@ import os
 
 BOT_NAME = "crawler"
 SPIDER_MODULES = ["crawler.spiders"]
-COMMANDS_MODULE = "crawler.commands"
 
 # A site's limit holds for all nodes together.
 ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import Node, looking_at, result_of

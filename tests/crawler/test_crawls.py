@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from shared_crawl.client import VERSION
 from tests.crawler.conftest import (
     HOST,

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from redis import Redis
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from tests.crawler.conftest import FAST, HOST, StartScrapy, crawl, serving
 from tests.crawler.kills import crawl_and_kill
 from tests.support.servers import RedisServer, wait_until

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from redis import Redis
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together
 from tests.support.servers import wait_until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from tests.crawler.conftest import HOST, in_a_thread
 from tests.docs.pages import Command, blocks, commands, page
 from tests.support.paths import REPOSITORY

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from tests.crawler.conftest import HOST, serving
 from tests.docs.pages import blocks
 from tests.docs.test_commands import PAGES, Place

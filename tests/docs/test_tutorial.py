@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.example_site import ExampleSite
+from lab.demo.site import ExampleSite
 from tests.crawler.conftest import HOST, serving
 from tests.docs.pages import Block, blocks, commands
 from tests.support.servers import RedisServer

@@ -1,4 +1,4 @@
-"""An example site with a count of requests: `python -m crawler.example_site --port 8000`.
+"""An example site with a count of requests: `python -m lab.demo.site --port 8000`.
 
 It answers to any host name, with the same pages, and keeps a record for each host. `/_judge`
 returns the records as JSON.

@@ -1,4 +1,4 @@
-"""The result of a cluster's crawl: its problems, and its table."""
+"""The result of a demonstration's crawl: its problems, and its table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.markup import escape
 from rich.table import Table
 
-from crawler.cluster.process import NodeResult
-from crawler.example_site import Judge
+from lab.demo.process import NodeResult
+from lab.demo.site import Judge
 
 REFUSALS = ("429", "503")
 NO_FAILURES = ("IgnoreRequest", "PermitLostError")

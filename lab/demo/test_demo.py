@@ -1,13 +1,15 @@
-"""`scrapy cluster`: the run, its verdict, and its options."""
+"""`python -m lab.demo`: the run, its verdict, and its options."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
+import os
 import re
 import signal
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,17 +18,16 @@ from typing import Any
 import pytest
 from redis import Redis
 from rich.console import Console
-from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
 
-from crawler.cluster.process import NodeProcess, NodeResult
-from crawler.cluster.run import show_result
-from crawler.cluster.verdict import CrawlResult, SiteResult, problems
-from crawler.commands.cluster import Command
-from tests.crawler.conftest import StartScrapy, serving
-from tests.support.crawls import Patch
-from tests.support.servers import free_port, wait_until
-from tests.support.shared_crawl import crawl_keys
+from lab.demo.__main__ import parser
+from lab.demo.process import NodeProcess, NodeResult
+from lab.demo.run import show_result
+from lab.demo.verdict import CrawlResult, SiteResult, problems
+from tests.crawler.conftest import serving
+from tests.support.paths import REPOSITORY
+from tests.support.scrapy_process import TIMEOUT_S
+from tests.support.servers import RedisServer, free_port, wait_until
+from tests.support.shared_crawl import crawl_keys, looking_at
 
 PAGES = "item_scraped_count"
 SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
@@ -137,9 +138,68 @@ def test_a_failed_node_is_reported_with_its_last_error(tmp_path: Path, log: str,
     assert node.result().pages == 0
 
 
-def test_a_run_over_the_example_site_passes(scrapy: StartScrapy, client: Redis) -> None:
+class DemoProcess:
+    """`python -m lab.demo` with these arguments, in the test's own directory."""
+
+    def __init__(self, directory: Path, arguments: tuple[str, ...], redis_url: str) -> None:
+        self._log_file = directory / "demo.log"
+        with self._log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lab.demo", *arguments],
+                cwd=directory,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    "REDIS_URL": redis_url,
+                    "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log_file.read_text()
+
+    def wait(self) -> int:
+        return self._process.wait(TIMEOUT_S)
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Let it end its nodes, if it has not ended."""
+        self._process.terminate()
+        self.wait()
+
+
+StartDemo = Callable[..., DemoProcess]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, redis_url: str) -> Iterator[StartDemo]:
+    started: list[DemoProcess] = []
+
+    def start(*arguments: str) -> DemoProcess:
+        started.append(DemoProcess(tmp_path, arguments, redis_url))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[Redis]:
+    """The test's own connection to the server."""
+    with looking_at(server) as client:
+        yield client
+
+
+def test_a_run_over_the_example_site_passes(demo: StartDemo, client: Redis) -> None:
     small = ("--nodes", "2", "--pages", "20", "--latency", "20", "--limit", "", "--url", "")
-    run = scrapy("cluster", *small)
+    run = demo(*small)
     assert run.wait() == 0
     assert "pages of all nodes" in run.log
     assert "at most 200.0" in run.log  # the default limit of 4, in 20 ms
@@ -147,20 +207,20 @@ def test_a_run_over_the_example_site_passes(scrapy: StartScrapy, client: Redis) 
 
 
 @pytest.mark.slow
-def test_a_run_without_the_semaphore_exceeds_the_limit(scrapy: StartScrapy) -> None:
-    run = scrapy("cluster", "--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
+def test_a_run_without_the_semaphore_exceeds_the_limit(demo: StartDemo) -> None:
+    run = demo("--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
     assert run.wait() == 1
     assert "✗ limit 4 was exceeded" in run.log
 
 
 @pytest.mark.slow
-def test_another_site_can_be_crawled_unless_it_is_down(scrapy: StartScrapy) -> None:
+def test_another_site_can_be_crawled_unless_it_is_down(demo: StartDemo) -> None:
     with serving(pages=20) as site:
-        run = scrapy("cluster", "--nodes", "2", "--pages", "10", "--url", site.url)
+        run = demo("--nodes", "2", "--pages", "10", "--url", site.url)
         assert run.wait() == 0, run.log
         assert site.judge.record("127.0.0.1").pages.total() == 10
     assert "missed" not in run.log
-    run = scrapy("cluster", "--nodes", "2", "--url", f"http://127.0.0.1:{free_port()}/")
+    run = demo("--nodes", "2", "--url", f"http://127.0.0.1:{free_port()}/")
     assert run.wait() == 1
     assert "✗ no pages were fetched" in run.log
     assert "✗ the site did not respond: " in run.log
@@ -168,8 +228,8 @@ def test_another_site_can_be_crawled_unless_it_is_down(scrapy: StartScrapy) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_an_interrupted_run_stops(scrapy: StartScrapy, client: Redis, number: int) -> None:
-    run = scrapy("cluster", "--nodes", "2", "--latency", "200")
+def test_an_interrupted_run_stops(demo: StartDemo, client: Redis, number: int) -> None:
+    run = demo("--nodes", "2", "--latency", "200")
     wait_until(lambda: re.search("[1-4]/4 permits held", run.log))
     run.send(number)
     assert run.wait() == 130
@@ -180,22 +240,17 @@ def test_an_interrupted_run_stops(scrapy: StartScrapy, client: Redis, number: in
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--nodes 0", "--nodes 0: a whole number from 1"),
-        ("--limit 2.5", "--limit 2.5: a whole number from 1"),
-        ("--latency -1", "--latency -1: a whole number from 0"),
-        ("--pages all", "--pages all: a whole number from 1"),
-        ("--url example.com", "--url: url 'example.com'"),
-        ("--server http://localhost", "--server: the server's URL: not a server's address"),
-        ("more", "unexpected argument 'more'"),
+        ("--nodes 0", "--nodes: 0: a whole number from 1"),
+        ("--limit 2.5", "--limit: 2.5: a whole number from 1"),
+        ("--latency -1", "--latency: -1: a whole number from 0"),
+        ("--pages all", "--pages: all: a whole number from 1"),
+        ("--url example.com", "--url: 'example.com' does not begin with http:// or https://"),
+        ("-s NAME", "--set: 'NAME' is not NAME=VALUE"),
+        ("more", "unrecognized arguments: more"),
     ],
 )
-def test_a_bad_option(monkeypatch: Patch, tmp_path: Path, options: str, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = Command()
-    command.settings = Settings()
-    parser = argparse.ArgumentParser()
-    command.add_options(parser)
-    opts, args = parser.parse_known_args(options.split())
-    with pytest.raises(UsageError, match=re.escape(message)):
-        command.run(args, opts)
-    assert list(tmp_path.iterdir()) == []
+def test_a_bad_option(capsys: pytest.CaptureFixture[str], options: str, message: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(options.split())
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

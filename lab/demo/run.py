@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from rich.console import Console
 from rich.markup import escape
 
-from crawler.arguments import SiteArguments
-from crawler.cluster.process import NodeProcess, NodeResult
-from crawler.cluster.progress import ClusterState, ProgressDisplay
-from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
-from crawler.example_site import ExampleSite
+from lab.demo.process import NodeProcess, NodeResult
+from lab.demo.progress import DemoState, ProgressDisplay
+from lab.demo.site import ExampleSite
+from lab.demo.verdict import CrawlResult, SiteResult, problems, table
 from semaphore_middleware import FairSemaphore
 from shared_crawl import CrawlClient, CrawlSettings, RunOverError
 
@@ -29,12 +29,11 @@ REFRESH_INTERVAL_S = 0.2
 class Plan:
     """The options of a run."""
 
-    url: str = ""  # start URLs as the spider takes them; empty for the example site
+    url: str = ""  # empty for the example site
     nodes: int = 3
     limit: int = 4
     latency: float = 0.1  # of the example site, seconds
     pages: int = 0  # of the example site; of another one, max_pages. 0 for the default
-    server: str = ""  # empty for REDIS_URL, else an embedded one
     settings: Mapping[str, str] = field(default_factory=dict)  # of the nodes
 
 
@@ -48,10 +47,10 @@ async def run(plan: Plan, console: Console) -> int:
     console.print(where, markup=False, highlight=False, soft_wrap=True)
     example = None if plan.url else ExampleSite(plan.pages or 300, plan.latency)
     async with (
-        FairSemaphore(plan.server or None) as semaphore,
+        FairSemaphore() as semaphore,
         example.running() if example else nullcontext(),
     ):
-        result = await Cluster(plan, directory, semaphore, example).run(console)
+        result = await Demo(plan, directory, semaphore, example).run(console)
     if result is None:
         console.print("Interrupted.")
         return 130
@@ -73,7 +72,7 @@ def _run_directory() -> Path:
     return directory
 
 
-class Cluster:
+class Demo:
     """The nodes of one run, their shared crawl, and the site if it is the example site."""
 
     def __init__(
@@ -85,8 +84,8 @@ class Cluster:
         self.server = semaphore.url
         self.site = site
         self.url = site.url if site else plan.url
-        self.hosts = SiteArguments.parse({"url": self.url}).hosts
-        self.crawl = CrawlClient(CrawlSettings(self.server, directory.name, "cluster"))
+        self.host = urlsplit(self.url).hostname or ""
+        self.crawl = CrawlClient(CrawlSettings(self.server, directory.name, "demo"))
         self.nodes = [
             NodeProcess(f"node-{number}", directory) for number in range(1, plan.nodes + 1)
         ]
@@ -142,19 +141,17 @@ class Cluster:
             await self.crawl.idle()
         return False
 
-    async def _state(self) -> ClusterState:
-        scopes = [await self.semaphore.admin.inspect(host) for host in self.hosts]
-        held = sum(scope.held for scope in scopes)
-        waiting = sum(scope.waiting for scope in scopes)
+    async def _state(self) -> DemoState:
+        scope = await self.semaphore.admin.inspect(self.host)
         counts = await self.crawl.counts()
         if self.site:
-            fetched = len(self.site.judge.record(self.hosts[0]).pages)
+            fetched = len(self.site.judge.record(self.host).pages)
             found = len(self.site.judge.paths)
         else:
             fetched = max(0, counts.seen - counts.unfinished)
             found = counts.seen
         running = sum(node.running for node in self.nodes)
-        return ClusterState(running, fetched, found, held, self.plan.limit, waiting)
+        return DemoState(running, fetched, found, scope.held, self.plan.limit, scope.waiting)
 
     async def _result(self) -> CrawlResult:
         nodes = [node.result() for node in self.nodes]
@@ -164,11 +161,11 @@ class Cluster:
             latency=self.plan.latency,
             nodes=nodes,
             permits_left=await self._permits_left(nodes),
-            site=SiteResult.of(self.site.judge, self.hosts[0]) if self.site else None,
+            site=SiteResult.of(self.site.judge, self.host) if self.site else None,
         )
 
     async def _permits_left(self, nodes: list[NodeResult]) -> int:
-        scopes = {scope for node in nodes for scope in node.scopes}.union(self.hosts)
+        scopes = {scope for node in nodes for scope in node.scopes} | {self.host}
         found = [await self.semaphore.admin.inspect(scope) for scope in scopes]
         return sum(scope.held + scope.waiting for scope in found)
 

@@ -1,4 +1,4 @@
-"""The progress of a cluster: a live bar in a terminal, else a line every few seconds."""
+"""The progress of a demonstration: a live bar in a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE_INTERVAL_S = 2.0  # where there is no terminal
 
 
 @dataclass(frozen=True)
-class ClusterState:
+class DemoState:
     """The figures to show."""
 
     nodes: int  # running ones
@@ -30,7 +30,7 @@ class ClusterState:
 
 
 class ProgressDisplay(Progress):
-    """Shows the state of a cluster on a console, as a context manager."""
+    """Shows the state of a demonstration on a console, as a context manager."""
 
     def __init__(self, console: Console) -> None:
         text = TextColumn("{task.description}")
@@ -45,7 +45,7 @@ class ProgressDisplay(Progress):
         self._task = self.add_task("")
         self._next_line_at = 0.0
 
-    def show(self, state: ClusterState) -> None:
+    def show(self, state: DemoState) -> None:
         """Show this state, if it is time to."""
         text = str(state)
         if not self.disable:
