@@ -52,7 +52,7 @@ from shared_crawl.sums import SummedStats
 
 logger = logging.getLogger(__name__)
 
-KEYS_GONE = "Keys were evicted or deleted: see maxmemory-policy in docs/many-machines.md"
+KEYS_GONE = "Keys were evicted or deleted: see maxmemory-policy in docs/production.md"
 LOST = f"The server has no data any more of %d queued requests of the crawl %r. {KEYS_GONE}"
 QUEUED_AGAIN = (
     "%d unfinished requests of the crawl %r were in no queue, and are queued again. " + KEYS_GONE

@@ -1,4 +1,4 @@
-"""docs/many-machines.md: its server, its systemd unit and its Kubernetes Job work for a crawl."""
+"""docs/production.md, deployment.md: server, systemd unit and Kubernetes Job work for a crawl."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.servers import RedisServer
 
 def block(kind: str) -> str:
     """The first of its kind."""
-    of_page = [block for block in blocks() if block.page == "docs/many-machines.md"]
-    return next(block.text for block in of_page if block.kind == kind)
+    pages = ("docs/production.md", "docs/deployment.md")
+    return next(block.text for block in blocks() if block.page in pages and block.kind == kind)
 
 
 def server_options() -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""HAProxy before a master and its replicas, as docs/many-machines.md has it."""
+"""HAProxy before a master and its replicas, as docs/high-availability.md has it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import redis
 from tests.docs.pages import block_of
 from tests.support.servers import RedisServer
 
-PAGE = "docs/many-machines.md"
+PAGE = "docs/high-availability.md"
 USER = ("ACL", "SETUSER", "crawler", "on", ">long-and-random", "+info")  # that its checks use
 
 

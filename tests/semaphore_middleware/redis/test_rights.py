@@ -1,4 +1,4 @@
-"""The rights of docs/many-machines.md are enough and no more; a missing one is named at once."""
+"""The rights of docs/production.md are enough and no more; a missing one is named at once."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from tests.support.nodes import KEYS, Caller, eventually, refusal, until_waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-DOCUMENTED = re.findall(r"^user (\w+) on >(\S+) (.*)$", page("docs/many-machines.md"), re.MULTILINE)
+DOCUMENTED = re.findall(r"^user (\w+) on >(\S+) (.*)$", page("docs/production.md"), re.MULTILINE)
 RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
 # A node that shares no crawl: the page says what it can do without.
 RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~{crawl:*")]
