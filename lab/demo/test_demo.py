@@ -25,9 +25,9 @@ from lab.demo.run import show_result
 from lab.demo.verdict import CrawlResult, SiteResult, problems
 from tests.crawler.conftest import serving
 from tests.support.paths import REPOSITORY
-from tests.support.scrapy_process import TIMEOUT_S
 from tests.support.servers import RedisServer, free_port, wait_until
 from tests.support.shared_crawl import crawl_keys, looking_at
+from tests.support.times import TIMEOUT_S
 
 PAGES = "item_scraped_count"
 SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
