@@ -2,7 +2,7 @@
 
 An account is what a node and the server both know of the node's permits of one scope. Its numbers
 are totals since its term began. So a statement may be sent twice or late without harm, and after a
-gap the node simply sends its present one. The rules are those of docs/how-it-works.md.
+gap the node simply sends its present one. The rules are those of docs/protocol.md.
 """
 
 from __future__ import annotations

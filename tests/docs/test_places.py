@@ -52,7 +52,11 @@ def test_what_is_to_be_added_has_its_place(row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["docs/how-it-works.md", "docs/report.md", "docs/shared-crawl.md", "CONTRIBUTING.md"]
+    "name",
+    [
+        *("docs/how-it-works.md", "docs/protocol.md", "docs/report.md", "docs/shared-crawl.md"),
+        "CONTRIBUTING.md",
+    ],
 )
 def test_files_are_where_the_pages_say(name: str) -> None:
     for file in re.findall(FILE, page(name)):
@@ -73,7 +77,7 @@ def test_each_promise_names_tests_that_exist() -> None:
 
 
 def test_each_rule_that_is_switched_off_has_its_number_on_the_page() -> None:
-    _, _, table = page("docs/how-it-works.md").partition("## The rules of the protocol")
+    _, _, table = page("docs/protocol.md").partition("## The rules of the protocol")
     numbers = {name.split()[0] for name in RULES if name[0].isdigit()}
     assert numbers <= {*re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
 
