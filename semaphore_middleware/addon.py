@@ -98,11 +98,6 @@ class SemaphoreAddon:
                 "and only in this process. For all nodes together, set 'adaptive' or a 'delay' in "
                 "SEMAPHORE_LIMITS instead."
             )
-        if self._crawl.settings.obey_crawl_delay and not settings.getbool("ROBOTSTXT_OBEY"):
-            logger.warning(
-                "SEMAPHORE_OBEY_CRAWL_DELAY has no effect without ROBOTSTXT_OBEY: no robots.txt is "
-                "read."
-            )
         _replace_robotstxt_middleware(settings)
         # For components that use the same server and node name, such as a scheduler.
         _name_server(settings, self._crawl.url)

@@ -3,12 +3,10 @@
 RENEWAL = 0.3  # a node renews its leases this often
 STEP = 0.32  # the epoch's clock follows the server's wall clock by at most this much in one call
 GRACE = 0.65  # a node ends its transfers this long after its last successful renewal
-TURN = 0.3  # a permit may pass from request to request of one node for at most this long
 # What must hold:
 # RENEWAL < STEP: the clock keeps pace with time.
 # RENEWAL + STEP + RENEWAL < 1: when the clock is one step ahead, a living node has time to renew.
 # GRACE < 1 - STEP: a node ends its requests before such a clock can end their leases.
-# TURN <= RENEWAL: no turn outlasts the time between two renewals.
 
 LONGEST_LEASE_S = 86400.0  # keys without a renewal live for half a day at least
 

@@ -94,7 +94,8 @@ def _check_address(value: Any, where: str) -> tuple[str, int] | None:
     raise not_allowed(value, where, "a host and a port, or None")
 
 
-# An option without a row in scrapy/settings.py is a setting with the same default and check.
+# Each option is also a setting with the same default and check, except for those in `NOT_SETTINGS`
+# and `_ROWS` of scrapy/settings.py.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
     """The options of a node, a row each: type, default, check and meaning. Times are in seconds.

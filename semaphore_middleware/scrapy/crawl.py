@@ -78,7 +78,7 @@ class Crawl:
         arguments = self._engine.spider_arguments() or {}
         job = arguments.get("_job", "")  # as Scrapyd gives it
         if belongs_to_a_command(crawler):
-            options["explain_waits"] = min(PERSONS_WAIT_S, options["explain_waits"])
+            options["explain_waits"] = PERSONS_WAIT_S
         self.semaphore = FairSemaphore(
             url,
             node=settings.node or default_node(name, job),

@@ -126,8 +126,7 @@ class Downloads:
         )
         self._network = Network(settings.backoff, semaphore.emit)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
-        if settings.obey_crawl_delay:
-            crawler.signals.connect(self._robots_parsed, robots_parsed)
+        crawler.signals.connect(self._robots_parsed, robots_parsed)
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self.closing = Closing(self.admissions, semaphore)
         self._knows_slots = False

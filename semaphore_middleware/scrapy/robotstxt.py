@@ -122,12 +122,9 @@ class SharedFiles:
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
-        self._is_on = crawl.settings.robotstxt_shared
 
     async def find_file(self, origin: str) -> Known | None:
         """The file of an origin, if a node has put it there and it is still valid."""
-        if not self._is_on:
-            return None
         await self._crawl.opened()
         packed, seconds = await self._crawl.semaphore.cache.get(_name_of(origin)) or (b"", 0.0)
         robotstxt = RobotsTxt.unpack(packed)
@@ -142,7 +139,7 @@ class SharedFiles:
     def put_file(self, origin: str, known: Known) -> None:
         """Share a file, unless it is too large. A failure does not replace a file still valid."""
         packed = known.robotstxt.pack()
-        if self._is_on and len(packed) <= MAX_SHARED_BYTES:
+        if len(packed) <= MAX_SHARED_BYTES:
             seconds = known.valid_until - _now()
             is_file = not known.robotstxt.problem
             with suppress(ClosedError):

@@ -15,7 +15,7 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import MAX_STATUS, Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
-from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
+from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import (
     NodeOptions,
@@ -197,16 +197,6 @@ def is_true(name: str, settings: BaseSettings) -> bool:
         raise not_allowed(settings.get(name), name, "True or False") from None
 
 
-def _longest_turn(settings: BaseSettings) -> float:
-    return round(TURN * float(value_of("SEMAPHORE_LEASE", settings)), 6)
-
-
-def _turn_bounds(settings: BaseSettings) -> Mapping[str, Any]:
-    longest = _longest_turn(settings)
-    allowed = f"a number >= 0 and <= {longest:g} ({TURN} of SEMAPHORE_LEASE)"
-    return {"most": longest, "allowed": allowed}
-
-
 def _backoff_bounds(settings: BaseSettings) -> Mapping[str, Any]:
     return {"least": value_of("SEMAPHORE_BACKOFF_START", settings)}
 
@@ -214,8 +204,6 @@ def _backoff_bounds(settings: BaseSettings) -> Mapping[str, Any]:
 LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
 SPIDER = Derived("the spider's name", lambda _: "")
 SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
-ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", partial(is_true, "ROBOTSTXT_OBEY"))
-SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
 MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
 
 CREDENTIALS = "SEMAPHORE_REDIS_CREDENTIALS"
@@ -226,15 +214,12 @@ _ROWS = (
     Setting("SEMAPHORE_LIMITS", {}, _dict),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, partial(_seconds, least=0.1, most=LONGEST_LEASE_S)),
-    Setting("SEMAPHORE_TURN", SHORT_TURN, _seconds, bounds=_turn_bounds),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_START_TIMEOUT", None, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
     Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
-    Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds),
-    Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth),
     Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _unreachable, EMPTY),
     Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses),
     Setting("SEMAPHORE_BACKOFF_START", 1.0, partial(_seconds, least=0.001)),
@@ -246,10 +231,14 @@ _ROWS = (
     Setting("SEMAPHORE_METRICS_PORT", None, _port, EMPTY),
     Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, EMPTY),
 )
+NOT_SETTINGS = ("backoff", "metrics", "credentials", "turn", "explain_waits")
+"""Options of a node without a setting of their name. The first three are made from settings in
+`_ROWS`; the default of the others serves every crawl.
+"""
 _OF_NODE = (
     Setting(f"SEMAPHORE_{row.name.upper()}", row.default, row.metadata["check"])
     for row in fields(NodeOptions)
-    if row.name not in ("backoff", "metrics", "credentials")  # of several, or of another name
+    if row.name not in NOT_SETTINGS
 )
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*_OF_NODE, *_ROWS)}
 
@@ -275,9 +264,7 @@ class SemaphoreSettings(NodeOptions):
     start_timeout: float | None
     node: str
     """Empty: named after the spider and its job."""
-    obey_crawl_delay: bool
     max_crawl_delay: float
-    robotstxt_shared: bool
     robotstxt_unreachable: str
     backoff_codes: frozenset[int]
     backoff_times: int
@@ -314,7 +301,7 @@ class SemaphoreSettings(NodeOptions):
         port = ours["metrics_port"]
         ours["metrics"] = None if port is None else (ours["metrics_host"], port)
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
-        return cls(**{field.name: ours[field.name] for field in fields(cls)})
+        return cls(**{field.name: ours[field.name] for field in fields(cls) if field.name in ours})
 
 
 def is_enabled(crawler: Crawler) -> bool:

@@ -72,8 +72,7 @@ def test_settings_have_the_defaults_of_the_page() -> None:
             assert told[name].startswith(f"Default: {setting.default.text}")
         else:
             assert told[name].startswith(default_is(setting.default))
-    for name, default in (("SEMAPHORE_BACKOFF_MAX", 300.0), ("SEMAPHORE_TURN", 0.1)):
-        assert SETTINGS[name].read(Settings()) == default  # derived from others that are not set
+    assert SETTINGS["SEMAPHORE_BACKOFF_MAX"].read(Settings()) == 300.0  # derived from others
     crawls = entries("docs/shared-crawl.md")
     assert crawls.keys() == {"CRAWL", *(name for name in CHECKS if name.startswith("CRAWL_"))}
     ours = CrawlSettings("redis://unused")
@@ -90,18 +89,14 @@ WRONG = {
     "SEMAPHORE_REDIS_OPTIONS": "ssl_ca_certs",
     "SEMAPHORE_SCOPES": ["hosts"],
     "SEMAPHORE_LEASE": "15 s",
-    "SEMAPHORE_TURN": 5,
     "SEMAPHORE_ACQUIRE_TIMEOUT": 0,
     "SEMAPHORE_START_TIMEOUT": 0,
     "SEMAPHORE_RECOVERY_WAIT": -1,
-    "SEMAPHORE_EXPLAIN_WAITS": -1,
     "SEMAPHORE_HISTORY": "a week",
     "SEMAPHORE_PREFIX": "{crawl}",
     "SEMAPHORE_JOB": "news\n",
     "SEMAPHORE_WEIGHT": 0,
-    "SEMAPHORE_OBEY_CRAWL_DELAY": "maybe",
     "SEMAPHORE_MAX_CRAWL_DELAY": -1,
-    "SEMAPHORE_ROBOTSTXT_SHARED": "maybe",
     "SEMAPHORE_ROBOTSTXT_UNREACHABLE": "forbid",
     "SEMAPHORE_BACKOFF_CODES": ["too many"],
     "SEMAPHORE_BACKOFF_START": 0,

@@ -140,6 +140,15 @@ class Crawl:
         assert site.most <= self._limit
 
 
+def set_options(monkeypatch: Patch, **options: Any) -> None:
+    """Give the crawls of this process options of `FairSemaphore` that no setting has."""
+
+    def semaphore(url: str, **given: Any) -> FairSemaphore:
+        return FairSemaphore(url, **{**given, **options})
+
+    monkeypatch.setattr("semaphore_middleware.scrapy.crawl.FairSemaphore", semaphore)
+
+
 @asynccontextmanager
 async def taken(
     server: RedisServer, *scopes: str, limit: int = 1

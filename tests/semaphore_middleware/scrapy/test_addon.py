@@ -118,10 +118,8 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: Patch) ->
 
 
 async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog: Log) -> None:
-    weak: dict[str, Any] = {"AUTOTHROTTLE_ENABLED": True, "SEMAPHORE_OBEY_CRAWL_DELAY": True}
-    await Crawl(server, Request(site.url("/page/")), **weak).gave_back(1, site)
+    await Crawl(server, Request(site.url("/page/")), AUTOTHROTTLE_ENABLED=True).gave_back(1, site)
     assert "AUTOTHROTTLE_ENABLED: " in caplog.text
-    assert "OBEY_CRAWL_DELAY has no effect without ROBOTSTXT" in caplog.text
 
 
 DOWNLOADERS = {  # that are set, and then used

@@ -13,7 +13,16 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.scrapy import admission, downloads
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
-from tests.support.crawls import Crawl, Patch, holding, more_hosts, pages, taken, waiting
+from tests.support.crawls import (
+    Crawl,
+    Patch,
+    holding,
+    more_hosts,
+    pages,
+    set_options,
+    taken,
+    waiting,
+)
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -132,11 +141,12 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
 async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """The next request here has no place for it, either, but another node of the job may."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
+    set_options(monkeypatch, turn=4.0)
     other, third = (FairSemaphore(server.url, lease=ENDLESS_S, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         requests = pages(site, 2, "/slow/", FULL)
-        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1, SEMAPHORE_TURN=4)
+        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1)
         await eventually(lambda: server.members().get(FULL) == (2, 2))
         crawl.crawler.engine.crawl(*pages(site, 1, "/slow/", FREE))
         await site.until(lambda: site.now == 1)

@@ -26,7 +26,18 @@ from semaphore_middleware.scrapy.versions import (
     DownloadTimeoutError,
 )
 from semaphore_report.reader import read_history
-from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, host_of, more_hosts, taken, waiting
+from tests.support.crawls import (
+    ADD_ON,
+    By,
+    Crawl,
+    Patch,
+    both,
+    host_of,
+    more_hosts,
+    set_options,
+    taken,
+    waiting,
+)
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -136,10 +147,13 @@ async def test_a_request_is_fetched_once_at_a_time(server: RedisServer, site: Si
 
 
 @both
-async def test_a_transfer_without_a_fetch(server: RedisServer, site: Site, by: By) -> None:
+async def test_a_transfer_without_a_fetch(
+    server: RedisServer, site: Site, monkeypatch: Patch, by: By
+) -> None:
     """As of one that was cancelled while it stood in the queue of Scrapy's slot."""
     # On a busy machine a short turn would be over, and the spider could close before the grant.
-    crawl = Crawl(server, Request(site.url("/slow/")), by=by, SEMAPHORE_TURN=4.5)
+    set_options(monkeypatch, turn=4.5)
+    crawl = Crawl(server, Request(site.url("/slow/")), by=by)
     await site.until(lambda: site.now == 1)
     admissions = crawl_of(crawl.crawler).downloads.admissions
     download = crawl.crawler.engine.downloader.handlers.download_request_async

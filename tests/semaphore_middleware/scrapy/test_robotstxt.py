@@ -66,7 +66,7 @@ async def test_max_crawl_delay_is_logged_once(server: RedisServer, site: Site, c
 
 async def test_delays_need_not_be_obeyed(server: RedisServer, site: Site) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 50"
-    crawl = Crawl(server, *pages(site, 3), **POLITE, SEMAPHORE_OBEY_CRAWL_DELAY=False)
+    crawl = Crawl(server, *pages(site, 3), **POLITE, SEMAPHORE_MAX_CRAWL_DELAY=0)
     await crawl.gave_back(4, site)
     assert crawl.stat("semaphore/crawl_delays") == 0
 
@@ -312,11 +312,10 @@ def test_of_a_file_that_is_too_long_whole_lines_are_read() -> None:
     assert RobotsTxt.of_body(body[:MAX_BYTES], 200).text == body[:MAX_BYTES]
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-async def test_one_node_fetches_it(server: RedisServer, site: Site, is_shared: bool) -> None:
+async def test_one_node_fetches_it(server: RedisServer, site: Site) -> None:
     """Also for one that comes later; and who waits for another node's fetch takes no room."""
     site.robots, site.robots_is_slow = "User-agent: *\nDisallow: /page/1", True
-    settings = {"CONCURRENT_REQUESTS": 1, "SEMAPHORE_ROBOTSTXT_SHARED": is_shared, **POLITE}
+    settings = {"CONCURRENT_REQUESTS": 1, **POLITE}
     first = Crawl(server, *pages(site, 2), SEMAPHORE_NODE="a", **settings)
     await site.until(lambda: site.now == 1)
     free = Request(site.url("/page/free", "localhost"), meta={"dont_obey_robotstxt": True})
@@ -327,11 +326,11 @@ async def test_one_node_fetches_it(server: RedisServer, site: Site, is_shared: b
     third = Crawl(server, *pages(site, 2), SEMAPHORE_NODE="c", **settings)
     await third.finished()
     of_site = [visit.path for visit in site.visits if visit.host == "127.0.0.1"]
-    assert sorted(of_site) == ["/page/0"] * 3 + ["/robots.txt"] * (1 if is_shared else 3)
+    assert sorted(of_site) == ["/page/0"] * 3 + ["/robots.txt"]
     reused = [crawl.stat("semaphore/robotstxt_reused") for crawl in (first, second, third)]
-    assert reused == ([0, 1, 1] if is_shared else [0, 0, 0])
+    assert reused == [0, 1, 1]
     asked = [crawl.stat("robotstxt/request_count") for crawl in (first, second, third)]
-    assert asked == ([1, 0, 0] if is_shared else [1, 1, 1])
+    assert asked == [1, 0, 0]
 
 
 @pytest.mark.parametrize("middlewares", [{}, {SCRAPYS: 50}], ids=["Scrapy's place", "project's"])

@@ -15,7 +15,7 @@ from semaphore_middleware.errors import AcquireTimeoutError
 from semaphore_middleware.scrapy import robotstxt
 from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
-from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S
+from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S, SharedFiles
 from semaphore_middleware.scrapy.scopes import origin_of
 from tests.plugin import in_the_loop
 from tests.support.crawls import Crawl, Log, Patch, host_of, more_hosts
@@ -150,10 +150,9 @@ class Reader:
     """A crawl that goes on, and fetches the pages that the test names."""
 
     def __init__(self, server: RedisServer, site: Site, **settings: Any) -> None:
-        alone = {"SEMAPHORE_ROBOTSTXT_SHARED": False}
         first = Request(site.url("/page/first", "localhost"), meta={"dont_obey_robotstxt": True})
         self.site = site
-        self.crawl = Crawl(server, first, **{**POLITE, **alone, **settings})
+        self.crawl = Crawl(server, first, **POLITE, **settings)
         self.crawl.crawler.signals.connect(self._go_on, signals.spider_idle)
 
     def _go_on(self) -> None:
@@ -311,7 +310,7 @@ async def test_if_who_asks_is_cancelled_another_asks(server: RedisServer, site: 
 
 
 class Clock:
-    """The one by which robots.txt files age."""
+    """The one by which robots.txt files age, other than those that the server has."""
 
     now = 1000.0
 
@@ -320,6 +319,7 @@ class Clock:
 def clock(monkeypatch: Patch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(robotstxt, "_now", lambda: clock.now)
+    monkeypatch.setattr(SharedFiles, "put_file", lambda *_: None)
     return clock
 
 
@@ -346,7 +346,8 @@ async def test_old_rules_are_forgotten(server: RedisServer, site: Site, monkeypa
     async with reader(server, site) as crawl:
         for host in (a, b, a, c, a, b):
             assert not await crawl.fetch("/forbidden", host)
-        assert crawl.asked == [a, b, c, b]
+        assert crawl.asked == [a, b, c]
+    assert crawl.crawl.stat("semaphore/robotstxt_reused") == 1
 
 
 async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(

@@ -24,7 +24,6 @@ def refused(**settings: Any) -> str:
 
 
 NAN, INF = float("nan"), float("inf")
-OBEY = {"ROBOTSTXT_OBEY": True}
 
 
 def test_defaults() -> None:
@@ -46,13 +45,6 @@ def test_defaults() -> None:
         ({"SEMAPHORE_ACQUIRE_TIMEOUT": "60"}, {"acquire_timeout": 60}),
         ({"SEMAPHORE_LEASE": "7"}, {"lease": 7, "recovery_wait": 7}),
         ({"SEMAPHORE_LEASE": 7, "SEMAPHORE_RECOVERY_WAIT": 0}, {"lease": 7, "recovery_wait": 0}),
-        # Never longer than 0.3 of the lease
-        ({"SEMAPHORE_TURN": 0}, {"turn": 0}),
-        ({"SEMAPHORE_TURN": "2", "SEMAPHORE_LEASE": 10}, {"turn": 2}),
-        ({"SEMAPHORE_TURN": 2.1, "SEMAPHORE_LEASE": 7}, {"turn": 2.1}),
-        ({"SEMAPHORE_LEASE": 0.1}, {"turn": 0.03}),
-        (OBEY, {"obey_crawl_delay": True}),
-        ({**OBEY, "SEMAPHORE_OBEY_CRAWL_DELAY": False}, {"obey_crawl_delay": False}),
         ({"SEMAPHORE_BACKOFF_CODES": "420,429"}, {"backoff_codes": {420, 429}}),
         ({"SEMAPHORE_BACKOFF_CODES": []}, {"backoff_codes": set()}),
         ({"SEMAPHORE_BACKOFF_CODES": "[]"}, {"backoff_codes": set()}),
@@ -94,7 +86,6 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "allowed"),
     [
-        ("SEMAPHORE_TURN", [-0.1, 4.6, "x", True, NAN], ">= 0 and <= 4.5 (0.3 of SEMAPHORE_LEASE)"),
         (
             "SEMAPHORE_SCOPES",
             ["hosts", ["ip"], 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],

@@ -13,7 +13,7 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.model.reasons import BY_NAME, REASONS
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits, explanation
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, set_options, waiting
 from tests.support.nodes import Caller, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -65,12 +65,13 @@ class Looking(FairSemaphore):
 
 
 @both
-async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
+async def test_who_waits_for_long(
+    server: RedisServer, site: Site, caplog: Log, monkeypatch: Patch, by: By
+) -> None:
+    set_options(monkeypatch, explain_waits=LONG_WAIT_S)
     async with FairSemaphore(server.url, lease=ENDLESS_S, node="other") as other:
         held = await other.acquire(HOST, 2)
-        crawl = Crawl(
-            server, *pages(site, 3, "/slow/"), by=by, limit=2, SEMAPHORE_EXPLAIN_WAITS=LONG_WAIT_S
-        )
+        crawl = Crawl(server, *pages(site, 3, "/slow/"), by=by, limit=2)
         await eventually(lambda: waiting(server) == 2)
         await eventually(lambda: explained(caplog))
         node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""
