@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.hosts import decoded
 from semaphore_middleware.model.rules import LoggedChange
 from semaphore_middleware.redis.protocol import batches
 from semaphore_middleware.redis.scripts import Call, run_scripts
@@ -18,14 +17,6 @@ from semaphore_report.scripts import READ_HISTORY
 HOURS_PER_CALL = 24
 SILENT_S = 90.0
 """After a silence this long a node has ended: a living one writes each minute."""
-
-
-async def read_latest(admin: Admin, most: int, period: float) -> list[History]:
-    """The histories of the sites noted last, at most so many. Raises what `Admin` does."""
-    async with admin.connected() as connection:
-        command = ("ZRANGE", HistoryKeys(admin.prefix).sites, 0, most - 1, "REV")
-        (names,) = await connection.execute([command])
-    return [await read_history(admin, decoded(name), period) for name in names]
 
 
 async def read_history(admin: Admin, scope: str, period: float) -> History:

@@ -42,7 +42,7 @@ FILES = {
     "shared_crawl": {".py", ".typed", ".lua"},
     "semaphore_clients": {".py", ".typed"},
     "semaphore_console": {".py", ".typed", ".html", ".css", ".js", ".svg"},
-    "semaphore_report": {".py", ".typed", ".lua", ".html"},
+    "semaphore_report": {".py", ".typed", ".lua"},
 }
 """The kinds of files of each package."""
 EXTRAS = {"commands", "embedded", "httpx", "metrics", "otel", "requests"}

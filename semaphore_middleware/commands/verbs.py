@@ -22,12 +22,9 @@ from semaphore_middleware.model.validation import did_you_mean
 # Scrapy imports this module for each of its own commands, so what verbs need is imported later.
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.settings import BaseSettings
 
     from semaphore_middleware.core.admin import Admin
-    from semaphore_middleware.core.semaphore import FairSemaphore
-    from semaphore_middleware.model.limits import Limit
 
 T = TypeVar("T")
 
@@ -45,7 +42,7 @@ class Status(IntEnum):
 
 MEANINGS = {
     Status.DONE: "done",
-    Status.DECLINED: "the question was not answered with yes, or a check has failed",
+    Status.DECLINED: "the question was not answered with yes",
     Status.WRONG: "a value or an option is not allowed, or a library is missing",
     Status.NO_SERVER: "the server cannot be reached, refuses, or has no address",
     Status.UNKNOWN: "nothing is known of that scope, node or crawl",
@@ -107,39 +104,6 @@ def admin_of(settings: BaseSettings) -> Admin:
         credentials=value_of("SEMAPHORE_REDIS_CREDENTIALS", settings),
         redis_options=value_of("SEMAPHORE_REDIS_OPTIONS", settings),
     )
-
-
-def node_of(
-    settings: BaseSettings, name: str
-) -> tuple[FairSemaphore, Callable[[Request], dict[str, Limit]]]:
-    """A node without a crawl: a semaphore, not open yet, and the limits of a request's scopes.
-
-    `name` stands for that of a project if `SEMAPHORE_NODE` is not set. Raises `SettingsError`.
-    """
-    from semaphore_middleware.core.semaphore import FairSemaphore
-    from semaphore_middleware.redis.environment import default_node
-    from semaphore_middleware.scrapy.scopes import ScopeFinder
-    from semaphore_middleware.scrapy.settings import SemaphoreSettings
-
-    read = SemaphoreSettings.read(settings)
-    semaphore = FairSemaphore(
-        read.url,
-        url_from=read.url_from,
-        node=read.node or default_node(name),
-        **read.semaphore_options(),
-    )
-    finder = ScopeFinder(read.scopes, read.limits)
-    return semaphore, lambda request: dict(finder.find_scopes(request).limits)
-
-
-def setting_of(settings: BaseSettings, name: str) -> Any:
-    """The checked value of one of our settings, or of one of Scrapy's that is true or false.
-
-    Raises `SettingsError`.
-    """
-    from semaphore_middleware.scrapy.settings import SETTINGS, is_true, value_of
-
-    return value_of(name, settings) if name in SETTINGS else is_true(name, settings)
 
 
 def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
