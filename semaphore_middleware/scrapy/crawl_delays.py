@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.utils.datatypes import LocalCache
 
@@ -34,7 +34,7 @@ class CrawlDelayFound(CountedEvent):
 
 
 class CrawlDelays:
-    """The delays in robots.txt files, by `Crawl-delay` or `Request-rate`; at most `longest_s`.
+    """The delays in robots.txt files (`Crawl-delay`); at most `longest_s`.
 
     The server uses the longest delay of all nodes, so it suffices if one node knows of it.
     """
@@ -98,28 +98,9 @@ def _with_delay(limit: Limit, delay: float) -> Limit:
 
 
 def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
-    """The delay in a robots.txt, in seconds; 0 for none. Times of day in a Request-rate are
-    ignored.
-    """
+    """The Crawl-delay in a robots.txt, in seconds; 0 for none."""
     try:
-        delays = [_number(crawl_delay(robotparser, agent))]
-    except OverflowError:  # raised in Scrapy's parser, as in `_number`
-        delays = [math.inf]
-    # Scrapy 2.19 has no method for Request-rate. Of its wrapped parsers, protego's and Python's
-    # have one.
-    rate_of: Any = getattr(getattr(robotparser, "rp", None), "request_rate", None)
-    name = agent.decode("utf-8", "replace") if isinstance(agent, bytes) else agent
-    if rate_of is not None and (rate := rate_of(name)):
-        delays.append(_number(rate.seconds) / max(1.0, _number(rate.requests)))
-    return max(delays)
-
-
-def _number(value: Any) -> float:
-    """A number above 0; 0 for anything else."""
-    try:
-        number = float(value)
+        delay = float(crawl_delay(robotparser, agent) or 0)
     except OverflowError:  # an integer too large for a float
         return math.inf
-    except (TypeError, ValueError):
-        return 0.0
-    return 0.0 if math.isnan(number) else max(0.0, number)
+    return 0.0 if math.isnan(delay) else max(0.0, delay)

@@ -90,18 +90,16 @@ def learned(
     return delays.apply(scopes, PAGE).limits[0][1]
 
 
-def test_the_longer_one_counts_up_to_the_longest() -> None:
+def test_a_delay_counts_up_to_the_longest() -> None:
     for text, delay in {
         "Crawl-delay: 5": 5,
-        "Request-rate: 1/5s": 5,
-        "Request-rate: 10/5s": 0.5,
-        "Crawl-delay: 1\nRequest-rate: 1/5s": 5,
+        "Crawl-delay: 0.5": 0.5,
         "Crawl-delay: 600": 60,
-        "Crawl-delay: -3\nRequest-rate: soon/0s": 0,
-        "Crawl-delay: inf\nRequest-rate: nan/0s": 0,
+        "Crawl-delay: -3": 0,
+        "Crawl-delay: soon": 0,
+        "Crawl-delay: inf": 0,
+        "Crawl-delay: nan": 0,
         "Crawl-delay: " + "9" * 400: 0,  # protego reads it as none
-        "Request-rate: 1/" + "9" * 400: 60,
-        "Request-rate: inf/nan": 0,
         "Disallow: /x": 0,
     }.items():
         assert learned(f"User-agent: *\n{text}").delay == delay, text
