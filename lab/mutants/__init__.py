@@ -5,5 +5,4 @@ in_python.py   the rules for Python, by its syntax tree
 in_lua.py      the rules for Lua, line by line
 run.py         tries mutants, in copies of the tree: the simulation first, then the nearest tests
 __main__.py    `make mutants`
-accepted.toml  those that change nothing that anybody could see, and why
 """

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lab.mutants.generate import Mutant, accepted, files, mutants, names_of
+from lab.mutants.generate import Mutant, files, mutants
 from lab.mutants.rules import Change
 from lab.mutants.run import HOWS, SURVIVED, Result, Worker
 from tests.support.paths import PACKAGES, REPOSITORY
@@ -49,7 +49,7 @@ def planted(file: str, says: str, instead: str) -> Mutant:
     before, _, _ = (REPOSITORY / file).read_text("utf-8").partition(says)
     line, end = before.count("\n") + 1, len(before) + len(says)
     change = Change("", line, says, instead, len(before), end, instead)
-    return Mutant(f"{file}: {says} -> {instead}", file, change)
+    return Mutant(f"{file}: {says} -> {instead}", file, change, None)
 
 
 def changed_lines(base: str) -> defaultdict[str, set[int]]:
@@ -94,11 +94,9 @@ def try_all(given: argparse.Namespace, found: Sequence[Mutant]) -> list[Result]:
 
 
 def main() -> int:
-    given, reasons, generated = arguments(), accepted().keys(), list(mutants(files()))
-    if unknown := reasons - set().union(*map(names_of, generated)):
-        sys.exit("\n".join(["accepted.toml names what is no mutant any more:", *sorted(unknown)]))
+    given, generated = arguments(), list(mutants(files()))
     wanted = [planted(*given.plant)] if given.plant else chosen(given, generated)
-    to_run = [one for one in wanted if not reasons & names_of(one)]
+    to_run = [one for one in wanted if not one.accepted]
     results = try_all(given, to_run)
     survivors = sorted(
         (one.mutant for one in results if one.how == SURVIVED),

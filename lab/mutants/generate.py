@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from lab.markers import Place, places_in
 from lab.mutants import in_lua, in_python
 from lab.mutants.rules import Change
 from tests.support.paths import REPOSITORY
@@ -22,7 +21,10 @@ FILES = (
     "shared_crawl/lua/**/*.lua",
 )
 """Those that keep promises."""
-ACCEPTED = Path(__file__).with_name("accepted.toml")
+ACCEPTED = r"mutant \S+ -> \S+: .+"
+"""A comment beside what nobody needs to see, since it changes nothing that anybody could: the words
+of a line, what they are instead, and why.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Mutant:
     file: str
     """Below the repository's folder."""
     change: Change
+    accepted: Place | None
+    """The comment that accepts it."""
 
     @property
     def place(self) -> str:
@@ -61,6 +65,9 @@ def mutants(of: Iterable[str]) -> Iterator[Mutant]:
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     changes = in_lua.changes(source) if file.endswith(".lua") else in_python.changes(source)
+    comments = {
+        (place.line, place.name.split(":")[0]): place for place in places_in(file, source, ACCEPTED)
+    }
     changed, names = set[tuple[int, int, str]](), Counter[str]()
     for change in changes:
         what = change.start, change.end, change.code
@@ -69,16 +76,6 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
         changed.add(what)
         name = f"{file}:{change.function}: {change.says} -> {change.instead or 'nothing'}"
         names[name] += 1
-        yield Mutant(f"{name} #{names[name]}" if names[name] > 1 else name, file, change)
-
-
-def accepted() -> dict[str, str]:
-    """Names of mutants that need not be seen, each with the reason; or names without what the code
-    says instead: then whatever it says.
-    """
-    return {name: str(reason) for name, reason in tomllib.loads(ACCEPTED.read_text()).items()}
-
-
-def names_of(mutant: Mutant) -> set[str]:
-    """The names under which a mutant may be accepted."""
-    return {mutant.name, mutant.name.partition(" -> ")[0]}
+        number = f" #{names[name]}" if names[name] > 1 else ""
+        accepted = comments.get((change.line, f"mutant {change.difference}"))
+        yield Mutant(name + number, file, change, accepted)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import accumulate, pairwise
+from typing import Any
 
 from lupa.lua51 import LuaRuntime
 
 from lab.mutants.rules import Change, other_numbers
-from semaphore_middleware.redis.protocol import RECORDS
-from semaphore_middleware.redis.scripts import assembled
 
 SWAPPED = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "~=", "~=": "==", "+": "-", "-": "+",
@@ -30,11 +30,10 @@ EDGES = {"if", "elseif", "while", "return", "then", "do", "end", "and", "or", "=
 
 
 def changes(source: str) -> Iterator[Change]:
-    compiles = LuaRuntime().eval("function(text) return loadstring(text) ~= nil end")
     begin, functions = 0, list[tuple[int, str]]()  # those around a line, with their columns
     above: tuple[int, int, int, str] | None = None  # if the line before has an effect: where, what
     for number, line in enumerate(source.splitlines(), 1):
-        code = STRING_OR_COMMENT.sub(_blank, line).rstrip()
+        code = blanked(line).rstrip()
         column = len(code) - len(code.lstrip())
         start, end = begin + column, begin + len(code)
         says, code = line[column : len(code)], code[column:]
@@ -44,14 +43,14 @@ def changes(source: str) -> Iterator[Change]:
         names = ".".join(name for _, name in functions)
         for instead in _others(says, code, column > 2 * len(functions)):
             mutant = source[:start] + instead + source[end:]
-            if compiles(assembled(mutant, RECORDS, lambda _: "")):
+            if compiles(mutant):
                 yield Change(names, number, says, instead, start, end, instead)
         has_effect = EFFECT.match(code)
         if above and above[0] == column and has_effect and _may_depend(above[3], says):
             _, first, first_end, first_says = above
             swapped = says + source[first_end:start] + first_says
             mutant = source[:first] + swapped + source[end:]
-            if compiles(assembled(mutant, RECORDS, lambda _: "")):
+            if compiles(mutant):
                 pair = f"{first_says}; {says}", f"{says}; {first_says}"
                 yield Change(names, number - 1, *pair, first, end, swapped)
         above = (column, start, end, says) if has_effect else None
@@ -71,8 +70,22 @@ def _may_depend(one: str, other: str) -> bool:
     )
 
 
-def _blank(text: re.Match[str]) -> str:
-    return (" " if text[0].startswith("-") else "'") * len(text[0])
+def blanked(code: str) -> str:
+    """The same, without what its texts and comments say."""
+    return STRING_OR_COMMENT.sub(
+        lambda found: (" " if found[0].startswith("-") else "'") * len(found[0]), code
+    )
+
+
+def compiles(source: str) -> bool:
+    """Whether the text of a file does, whatever it includes and its records name."""
+    code = re.sub(r"@include\(.*?\)", "", source)
+    return bool(_lua()(re.sub(r"@[\w.]*\(.*?\)", "_", code)))
+
+
+@cache
+def _lua() -> Any:
+    return LuaRuntime().eval("function(text) return loadstring(text) ~= nil end")
 
 
 def _others(line: str, code: str, is_nested: bool) -> Iterator[str]:
@@ -118,7 +131,7 @@ def _changes(line: str, code: str) -> Iterator[tuple[int, int, str]]:
 
 def _end_of_operand(texts: list[str], i: int, step: int) -> int:
     """The last token of the operand before or after this one."""
-    depths = _depths(texts)
+    depths = depths_of(texts)
     end = i + step
     while 0 <= end < len(texts) and depths[end] >= depths[i]:
         if depths[end] == depths[i] and texts[end] in EDGES:
@@ -129,14 +142,14 @@ def _end_of_operand(texts: list[str], i: int, step: int) -> int:
 
 def _arguments(texts: list[str], i: int) -> Iterator[tuple[int, int]]:
     """First and last tokens of the arguments after this bracket; none if it stays open."""
-    depths = _depths(texts)
+    depths = depths_of(texts)
     inside = [j for j in range(i + 1, len(texts)) if depths[j] <= depths[i]][:1]
     commas = [j for j in range(i, *inside) if (texts[j], depths[j]) == (",", depths[i] + 1)]
     for before, after in pairwise([i, *commas, *inside] if inside else []):
         yield before + 1, after - 1
 
 
-def _depths(texts: list[str]) -> list[int]:
+def depths_of(texts: list[str]) -> list[int]:
     """How deep in brackets each token is; a bracket itself is where it stands."""
     changes = [(text in ("(", "[", "{")) - (text in (")", "]", "}")) for text in texts]
     return [

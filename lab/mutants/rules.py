@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+WORD = re.compile(r"[\w.]+|[^\w\s]+")
 MILLI = 1000  # without it milliseconds are taken for seconds, or the reverse
 FEW = 4  # from here on one more or less is nobody's promise: a mistake is of another unit
 
@@ -24,6 +26,16 @@ class Change:
     end: int
     code: str
     """What stands in the file in place of its characters from `start` to `end`."""
+
+    @property
+    def difference(self) -> str:
+        """The words that differ, such as `and -> or`."""
+        says, instead = (WORD.findall(text) for text in (self.says, self.instead))
+        while says and instead and says[0] == instead[0]:
+            del says[0], instead[0]
+        while says and instead and says[-1] == instead[-1]:
+            del says[-1], instead[-1]
+        return f"{' '.join(says)} -> {' '.join(instead)}"
 
 
 def other_numbers(number: float) -> Iterator[float]:

@@ -307,6 +307,7 @@ class Outbox:
             if own := account.pending_statements(sent):
                 self.handover.note_sent(account.scope, own)
                 statements += own
+        # mutant and -> or: a timer that finds no deadline sets no other
         if statements and DEADLINES not in self._timers.times:
             self._set_timer(DEADLINES, sent + self.grace)
         return OutgoingCall(accounts, statements, look, sent)

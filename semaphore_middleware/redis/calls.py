@@ -151,7 +151,7 @@ class Recovery:
         if self._over_at is None or self._connection is None or not self._connection.is_open:
             return  # the server reports it again over the next connection
         left = self._over_at - asyncio.get_running_loop().time()
-        if left > TIMER_EARLY_S:
+        if left > TIMER_EARLY_S:  # mutant > -> >=: no clock tells this time
             if left >= 0.5:  # else it would be for another 0 s
                 logger.info("No permit is granted for another %.0f s.", left)
             self._note_wait(left, self._connection)

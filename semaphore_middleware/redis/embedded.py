@@ -141,6 +141,7 @@ def start_or_join(prefix: str) -> EmbeddedServer:
                     _start_supervisor(directory)
                     if is_only_user:
                         mark_started_empty(path, prefix)
+                # mutant 0.01 -> 1.01: how often it looks
                 time.sleep(0.01)  # it is about to end, or is stopped: then it may go on
         except BaseException:
             lock.close()

@@ -141,7 +141,10 @@ end
 local function due_at(scope, earliest, interval, burst)
   if interval == 0 then return math.huge, 0 end
   local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
-  if free > scope.pending then return free - scope.pending, 0 end
+  local starts = free - scope.pending
+  if starts > 0 then
+    return starts, 0 -- mutant 0 -> 1: of delay and rate the longer wait counts; this is a millisecond
+  end
   return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
 end
 

@@ -74,7 +74,7 @@ local function write_idle(scope)
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
   end
-  if kept == 0 then return end
+  if kept == 0 then return end -- mutant 0 -> 1: what expires after 0 ms is deleted at once
   if scope.listed < WALL + kept then
     scope.listed = WALL + kept
     list(scope.key, scope.listed)
