@@ -150,7 +150,7 @@ class Diary:
         now.paused_at = paused_at
         now.pause_length = length
         # The server's time is rounded down: in the same millisecond nothing is known to be late.
-        if 1000 * now.begun_at > paused_at + 1:
+        if 1000 * now.begun_at > paused_at + 1:  # promise: starts after a pause
             self._note_late_start(scope, now)
 
     def add_cause(
@@ -169,7 +169,7 @@ class Diary:
 
     def forget(self, scope: str) -> None:
         """Drop the state of a scope no longer used by this node."""
-        self._in_use.pop(scope, None)
+        self._in_use.pop(scope, None)  # promise: no history is left
 
     def _use(self, scope: str) -> _Now:
         now = self._in_use.get(scope)
@@ -205,7 +205,7 @@ class Diary:
         """The batch to send: the unanswered one, unchanged; else the next one, of minutes that have
         ended. If the node is closing, the present minute counts as ended.
         """
-        if self._batch is None:
+        if self._batch is None:  # rule 27: until it is answered
             begin = int(self.wall // 60 * 60)
             over = [tally for tally in self._tallies.values() if is_closing or tally.at != begin]
             for tally in over:

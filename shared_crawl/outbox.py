@@ -114,12 +114,12 @@ class Outbox:
 
     def on_same_server(self) -> None:
         """A look at the server has found it unchanged."""
-        self._sent_before = self._sent
+        self._sent_before = self._sent  # promise: what is sent is forgotten
         self._sent = []
 
     def send_again(self) -> None:
         """The server has changed: first send all requests that it may lack."""
-        again = [(new, None) for new in self._sent_before + self._sent]
+        again = [(new, None) for new in self._sent_before + self._sent]  # promise: sent again
         self._sent_before = []
         self._sent = []
         self._unsent.extendleft(reversed(again))

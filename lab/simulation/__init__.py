@@ -7,7 +7,8 @@
     world.py     time, and the hosts: one event loop each, which is frozen by not running it
     network.py   a host's connections to the server, and what becomes of calls and replies
     server.py    the server: the real scripts in Lua 5.1 over a small Redis, `redis.lua`
-    power.py     each rule of the protocol switched off: how many seeds see it
+    power.py     each rule of the protocol switched off: which seeds or tests see it
+    changes.py   what becomes of a statement when its rule is switched off
     __main__.py  `make sim`: runs seeds; makes a failure small, and shows it as a timeline
 
 Nothing of the package is replaced but redis-py's connection, the loop's clock and the source of

@@ -1,106 +1,128 @@
-"""Each rule of the protocol, and each promise, switched off: which seeds see it?
+"""Each rule of the protocol, and each promise, switched off: which seeds see it, and which test?
 
 python -m lab.simulation.power [--seeds 1000] [--only TEXT]
+python -m lab.simulation.power --tests [--only TEXT]
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import math
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from multiprocessing.pool import Pool
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import pytest
+
+from lab.markers import Place, places
 from lab.simulation.__main__ import WORLDS
+from lab.simulation.changes import Change, UnfitError
 from lab.simulation.server import Server
 from semaphore_middleware.redis import scripts
+from tests.support.paths import REPOSITORY
+
+NAMES = r"(?:rule \d+|promise): .+"
+"""Of the markers where they are kept."""
+TABLE = Path(__file__).with_suffix(".toml")
+UNFIT = re.compile(r"(Name|UnboundLocal|Attribute)Error|\bglobal \w+")
+"""What code says that lacks a name, in Python and in Lua."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What the code says where a rule is kept, and what it says where it is not."""
+@dataclass(frozen=True, kw_only=True)
+class Rule(Change):
+    """A rule or a promise, and what the code is that does not keep it."""
 
-    file: str
-    """Of a script, or of a module."""
-    says: str
-    instead: str = ""
+    name: str
+    """That of its marker."""
     seed: int = 0
     """One that sees when it is not kept; 0: none is known."""
+    test: str = ""
+    """One that sees it, where no seed is known."""
 
     @property
-    def is_of_annex(self) -> bool:
-        """Whether `file` begins with the name of a package; else it is one of the kernel's."""
-        return self.file.startswith(("semaphore_report/", "shared_crawl/"))
+    def place(self) -> Place:
+        """Where it is kept."""
+        found = [place for place in _places() if place.name == self.name]
+        if len(found) != 1:
+            raise UnfitError(f"{len(found)} markers in the source, not one: {self.name}")
+        return found[0]
 
     @property
     def world(self) -> str:
         """In which the seed is run."""
-        return "shared_crawl" if self.file.startswith("shared_crawl/") else "semaphore"
+        return "shared_crawl" if self.place.file.startswith("shared_crawl/") else "semaphore"
 
 
-TABLE = Path(__file__).with_suffix(".toml")
+@cache
+def _places() -> tuple[Place, ...]:
+    return tuple(places(NAMES))
+
+
 RULES: Mapping[str, Rule] = {
-    name: Rule(**rule) for name, rule in tomllib.loads(TABLE.read_text("utf-8")).items()
+    name: Rule(name=name, **row) for name, row in tomllib.loads(TABLE.read_text("utf-8")).items()
 }
 
 
 @contextmanager
 def switched_off(rule: Rule) -> Iterator[None]:
     """The code without a rule, in this process."""
-    undo = _change_script(rule) if rule.file.endswith(".lua") else _change_module(rule)
+    _, file, line = rule.place
+    source = (REPOSITORY / file).read_text("utf-8")
+    if file.endswith(".lua"):
+        with script_file(file, rule.in_lua(source, line)):
+            yield
+        return
+    undo = _change_module(file, compile(rule.in_python(source, line), file, "exec"))
     try:
         yield
     finally:
         for thing, name, value in undo:
             setattr(thing, name, value)
+
+
+@contextmanager
+def script_file(file: str, text: str) -> Iterator[None]:
+    """The scripts with another text of one of their files, in this process."""
+    folder, _, name = file.removesuffix(".lua").partition("/lua/")
+    changed_file = (folder.replace("/", "."), name)
+    read_file, compare_every = scripts.read_file, Server.compare_every
+
+    def read_changed(package: str, file: str) -> str:
+        return text if (package, file) == changed_file else read_file(package, file)
+
+    scripts.read_file = read_changed
+    scripts.source_of.cache_clear()
+    # A rule that is off in one part of `sync` only is to be seen by what comes of it.
+    Server.compare_every = math.inf
+    try:
+        yield
+    finally:
+        scripts.read_file, Server.compare_every = read_file, compare_every
         scripts.source_of.cache_clear()
 
 
 Undo = list[tuple[Any, str, Any]]
 
 
-def _change_script(rule: Rule) -> Undo:
-    read_file = scripts.read_file
-    package, name = scripts.SYNC.package, rule.file.removesuffix(".lua")
-    if rule.is_of_annex:
-        package, _, name = name.partition("/")
-    changed_file = (package, name)
-    text = read_file(*changed_file)
-    assert text.count(rule.says) == 1, f"{rule.file} does not say once: {rule.says}"
-    changed = text.replace(rule.says, rule.instead)
-
-    def read_changed(package: str, file: str) -> str:
-        return changed if (package, file) == changed_file else read_file(package, file)
-
-    scripts.read_file = read_changed
-    scripts.source_of.cache_clear()
-    # A rule that is off in one part of `sync` only is to be seen by what comes of it.
-    compare_every, Server.compare_every = Server.compare_every, math.inf
-    return [(scripts, "read_file", read_file), (Server, "compare_every", compare_every)]
-
-
-def _change_module(rule: Rule) -> Undo:
-    """Give a module's functions, and its constants everywhere, what they are without a rule."""
-    name = rule.file.removesuffix(".py").replace("/", ".")
-    if not rule.is_of_annex:
-        name = f"semaphore_middleware.{name}"
+def _change_module(file: str, code: Any) -> Undo:
+    """Give a module's functions, and its constants everywhere, what they are by this code."""
+    name = file.removesuffix(".py").replace("/", ".")
     module = importlib.import_module(name)
-    text = inspect.getsource(module)
-    assert text.count(rule.says) == 1, f"{rule.file} does not say once: {rule.says}"
     changed = ModuleType(name)
-    exec(compile(text.replace(rule.says, rule.instead), rule.file, "exec"), vars(changed))
+    exec(code, vars(changed))
     undo: Undo = []
     for known, other in list(vars(changed).items()):
         own = getattr(module, known, None)
@@ -113,6 +135,8 @@ def _change_module(rule: Rule) -> Undo:
             for function, instead in _functions(own, other):
                 undo.append((function, "__code__", function.__code__))
                 function.__code__ = instead.__code__
+    if not undo:
+        raise UnfitError("nothing has changed")
     return undo
 
 
@@ -131,37 +155,81 @@ def convicts(seed: int, rule: Rule) -> str | None:
     plan_for, run = WORLDS[rule.world]
     with switched_off(rule):
         try:
-            result = run(plan_for(seed))
+            found = [text.split(" ", 1)[1] for text in run(plan_for(seed)).violations]
         except Exception as error:  # a loop that spins, an error that nobody catches
-            return repr(error)
-    return result.violations[0].split(" ", 1)[1] if result.violations else None
+            found = [repr(error)]
+    if unfit := [text for text in found if UNFIT.search(text)]:
+        raise UnfitError(unfit[0])
+    return found[0] if found else None
+
+
+def is_seen_by_test(rule: Rule) -> bool:
+    """Whether the rule's test fails without it."""
+    plugin = ("-p", "lab.simulation.power", f"--without={rule.name}")
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *plugin, rule.test)
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    errors = re.findall(r"^E .*", run.stdout, re.MULTILINE)
+    has_run = run.returncode in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if not has_run or any(map(UNFIT.search, errors)):
+        raise UnfitError(run.stdout + run.stderr)
+    return run.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """As a plugin of pytest this module runs tests without a rule."""
+    parser.addoption("--without", required=True, choices=RULES)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Switch the rule off."""
+    stack = ExitStack()
+    stack.enter_context(switched_off(RULES[config.getoption("--without")]))
+    config.add_cleanup(stack.close)
 
 
 def main() -> None:
-    """Print of each rule how many seeds see that it is off, and as what; note the first of them."""
+    """Print of each rule how many seeds see that it is off, and as what; note the first of them. Or
+    print whether its test sees it.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tests", action="store_true", help="run the rules' tests, no seeds")
     parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="rules with these words in their names")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    seeds = range(1, options.seeds + 1)
+    words = options.only.split()
+    rules = [rule for name, rule in RULES.items() if all(word in name for word in words)]
     with multiprocessing.Pool(options.processes) as pool:
-        for name, rule in RULES.items():
-            if options.only in name:
-                found = pool.map(partial(convicts, rule=rule), seeds, chunksize=10)
-                as_what = Counter(text.split()[0] for text in found if text)
-                words = ", ".join(word for word, _ in as_what.most_common())
-                sys.stdout.write(f"| {name} | {as_what.total()} | {words} |\n")
-                sys.stdout.flush()
-                first = next((seed for seed, text in zip(seeds, found, strict=True) if text), 0)
-                _note_seed(name, first)
+        if options.tests:
+            _run_tests([rule for rule in rules if rule.test], pool)
+        else:
+            _run_seeds(rules, pool, range(1, options.seeds + 1))
+
+
+def _run_tests(rules: list[Rule], pool: Pool) -> None:
+    for rule, is_seen in zip(rules, pool.imap(is_seen_by_test, rules), strict=True):
+        _say(f"| {rule.name} | {rule.test} | {'sees it' if is_seen else 'does not see it'} |")
+
+
+def _run_seeds(rules: list[Rule], pool: Pool, seeds: range) -> None:
+    for rule in rules:
+        found = pool.map(partial(convicts, rule=rule), seeds, chunksize=10)
+        as_what = Counter(text.split()[0] for text in found if text)
+        words = ", ".join(word for word, _ in as_what.most_common())
+        _say(f"| {rule.name} | {as_what.total()} | {words} |")
+        if first := next((seed for seed, text in zip(seeds, found, strict=True) if text), 0):
+            _note_seed(rule.name, first)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def _note_seed(name: str, seed: int) -> None:
+    says = rf'(\["{re.escape(name)}"\]\n)((seed|test) = .+\n)?'
     text = TABLE.read_text("utf-8")
-    says = rf'(\["{re.escape(name)}"\]\n)(seed = \d+\n)?'
-    noted = f"seed = {seed}\n" if seed else ""
-    TABLE.write_text(re.sub(says, rf"\g<1>{noted}", text), "utf-8")
+    TABLE.write_text(re.sub(says, rf"\g<1>seed = {seed}\n", text), "utf-8")
 
 
 if __name__ == "__main__":

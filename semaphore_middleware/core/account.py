@@ -255,7 +255,7 @@ class Account:
         """Take a permit for a request: from the hand, else from the server."""
         now = self._desk.now()
         self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
-        if permit.limit != self.limit:
+        if permit.limit != self.limit:  # promise: strictest of a node's requests
             self.limit = reduce(strictest, self._limits)
         if self._hand.permits and now < self._hand.until and self._may_hand_on(now):
             self._hand.take()
@@ -285,7 +285,7 @@ class Account:
         """
         gap = self.site.gap
         if gap is not None and self.waits_to_report:
-            self._desk.send_by(self, gap / 2 if gap >= LATE_FROM_S else 0.0)
+            self._desk.send_by(self, gap / 2 if gap >= LATE_FROM_S else 0.0)  # rule 21: in time
 
     def received(self, status: int, size: int) -> None:
         """A request has ended with such a response; status 0: without a response."""
@@ -317,6 +317,7 @@ class Account:
         self._pending -= not permit._begun
         now = self._desk.now()
         is_reported = permit._outcome is not None and self._note_outcome(permit, permit._outcome)
+        # promise: turns end
         is_handed_on = permit._begun and not is_reported and now < permit._turn_end
         is_handed_on = is_handed_on and self._may_hand_on(now)
         if is_handed_on and self._line:
@@ -343,7 +344,7 @@ class Account:
         """One request fewer names this limit."""
         self._limits[limit] -= 1
         if not self._limits[limit]:
-            del self._limits[limit]
+            del self._limits[limit]  # promise: limit goes with its requests
             if self._limits:
                 self.limit = reduce(strictest, self._limits)
 
@@ -378,6 +379,7 @@ class Account:
     def _may_hand_on(self, now: float) -> bool:
         """True if a permit may go from request to request: not where each start counts."""
         is_free = not (self.starts_count or self._is_draining or self._failures.are_many)
+        # rule 18: nothing after the deadline
         return is_free and (now < self.deadline or not self.is_over(now))
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
@@ -439,14 +441,14 @@ class Account:
         statements with feedback and without a reply, so that their feedback counts once.
         """
         self.end_if_over(now)
-        if self._ending or self.is_empty:
+        if self._ending or self.is_empty:  # rule 7: transfers of the old term
             return []  # nothing is sent under a new term before all transfers of the old have ended
         counts = self._counts
         counts.seq += 1
         wanted = self._wanted(now)
         counts.asked, counts.resting = counts.granted + wanted, len(self._line) - wanted
         counts.reported = counts.started
-        if self.deadline == math.inf:
+        if self.deadline == math.inf:  # rule 16: from the first sending
             self.deadline = now + self._desk.grace
         first_held = next(iter(self._held), None)
         first_waiting = next(iter(self.waiting), None)
@@ -468,7 +470,7 @@ class Account:
             start_age=max(0.0, now - counts.began_at) if counts.started else 0.0,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
-        statements = [*self._unanswered, statement]
+        statements = [*self._unanswered, statement]  # rule 14: until it is answered
         if feedback:
             self._unanswered.append(statement)
         return statements
@@ -484,9 +486,9 @@ class Account:
         wait then fail, or are notified of it. A closed account begins a new term.
         """
         now = self._desk.now()
-        self.end_if_over(now)
+        self.end_if_over(now)  # rule 17: deadlines first
         statement = reply.statement
-        if statement.term != self._counts.term:
+        if statement.term != self._counts.term:  # rule 13: reply of another term
             return
         if reply.status != "ok":
             self._on_refusal(reply)
@@ -499,8 +501,9 @@ class Account:
 
     def _renew(self, statement: Statement, sent: float) -> None:
         """Count the lease from the sending of the statement; its feedback has arrived."""
+        # rule 14: answered
         self._unanswered = [other for other in self._unanswered if other.seq != statement.seq]
-        self.deadline = max(self.deadline, sent + self._desk.grace)
+        self.deadline = max(self.deadline, sent + self._desk.grace)  # rule 16: from the sending
 
     def _learn(self, reply: Reply, sent: float) -> None:
         """Note the site's state, and report its changes. A pause stops all turns first: the
@@ -679,6 +682,7 @@ class Account:
         """Apply a message on this node's channel: `granted` permits under `term` so far."""
         now = self._desk.now()
         self.end_if_over(now)
+        # rule 13: message of another term
         if term == self._counts.term and self.deadline < math.inf:
             self._take(granted, now)
 
@@ -725,10 +729,11 @@ class Account:
         for _ in range(min(new, self._wanted(now))):
             self._start(self._line.pop(), turn_end, now)
             new -= 1
+        # promise: nothing in hand at a full site
         if new > 0 and self._may_hand_on(now) and now < turn_end and not self.is_at_limit:
             self._keep(new)
             new = 0
-        self._counts.returned += new
+        self._counts.returned += new  # rule 11: surplus
         if new > 0 or (self._line and not self._counts.is_queued):
             self._desk.send(self, True)
 
@@ -753,7 +758,7 @@ class Account:
         """True if the lease may be over, whatever the keeper has renewed."""
         if now >= self.deadline:
             kept_until = self._desk.handover.kept_until(self.scope, self._counts.term)
-            self.deadline = max(self.deadline, kept_until)
+            self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
         return now >= self.deadline
 
     def _ask_anew(self) -> None:
@@ -782,7 +787,7 @@ class Account:
 
     def _begin_term(self, above: int = 0) -> None:
         """Begin a new term: nothing of the old one counts in it."""
-        self._counts = AccountCounts(self._desk.new_term(above))
+        self._counts = AccountCounts(self._desk.new_term(above))  # rule 5: new term
         self._hand.empty()
         self._feedback.clear()
         self._unanswered.clear()
@@ -797,6 +802,6 @@ class Account:
         deadline = self.deadline
         self._begin_term()
         if self._held:
-            self._counts.granted = len(self._held)
-            self.deadline = deadline
+            self._counts.granted = len(self._held)  # rule 3: claims
+            self.deadline = deadline  # rule 4: old deadline
         self.stop_turns()

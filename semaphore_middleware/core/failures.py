@@ -34,7 +34,7 @@ class Failures:
 
     def may_hold(self, now: float) -> int:
         """How many permits this node may hold, if there are many."""
-        return 0 if now < self.until else 1
+        return 0 if now < self.until else 1  # rule 24: one request at a time
 
     def note(self, began_at: float, now: float) -> None:
         """A request that began at this time has failed now. One that began before the end of the
@@ -53,7 +53,7 @@ class Failures:
     def begin_pause(self, now: float, backoff: Backoff) -> float:
         """Begin a pause, twice as long as the last, and return its length."""
         self._pause = min(backoff.most, max(backoff.start, 2 * self._pause))
-        self.until = now + self._pause
+        self.until = now + self._pause  # rule 24: pause of one node
         return self._pause
 
     def end_pause(self) -> None:

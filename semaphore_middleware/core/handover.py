@@ -32,7 +32,7 @@ class Handover:
         """So many permits are granted under the term of what was sent last."""
         sent = self._sent[1]
         if scope in sent:
-            sent[scope] = sent[scope][0], granted
+            sent[scope] = sent[scope][0], granted  # rule 30: granted since
 
     def forget(self, scope: str) -> None:
         """Nothing is held there."""
@@ -56,6 +56,8 @@ class Handover:
                 statements += [replace(one, asked=one.believed, resting=0) for one in earlier]
                 # What was granted since then counts as not begun.
                 pending = latest.pending + granted - latest.believed
+                # rule 30: asks for nothing
+                # rule 30: claims
                 counts = replace(latest, asked=granted, believed=granted, pending=pending)
                 statements.append(replace(counts, resting=0))
         return epoch, statements

@@ -32,6 +32,7 @@ class Line:
     def add(self, permit: Permit, seq: int | None) -> None:
         """Add a request. The statement `seq` is the first to ask for it; None: it is answered."""
         self._waiting[permit] = None
+        # promise: highest priority
         heappush(self._heap, (-permit._priority, next(self._numbers), permit))
         if seq is not None:
             self._unanswered.append((seq, permit))
@@ -62,6 +63,7 @@ class Line:
     def pop_answered(self, seq: int) -> list[Permit]:
         """The permits first asked for by this statement or an earlier one, each returned once."""
         answered = [permit for first_seq, permit in self._unanswered if first_seq <= seq]
+        # promise: requests answered once
         self._unanswered = [entry for entry in self._unanswered if entry[0] > seq]
         return answered
 

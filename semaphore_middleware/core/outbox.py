@@ -271,6 +271,7 @@ class Outbox:
         """Send the account's statement after `seconds`, if its requests still wait: only time
         keeps them waiting. The latest call counts.
         """
+        # promise: shorter wait
         self._set_timer(account, self.now() + max(0.0, seconds - TIMER_LAG_S))
 
     def send_by(self, account: Account, seconds: float) -> None:
@@ -309,7 +310,7 @@ class Outbox:
                 statements += own
         # mutant and -> or: a timer that finds no deadline sets no other
         if statements and DEADLINES not in self._timers.times:
-            self._set_timer(DEADLINES, sent + self.grace)
+            self._set_timer(DEADLINES, sent + self.grace)  # promise: timer of deadlines
         return OutgoingCall(accounts, statements, look, sent)
 
     def on_replies(self, call: OutgoingCall, replies: Iterable[Reply]) -> None:
@@ -339,8 +340,8 @@ class Outbox:
             if is_known and account.is_forgettable:
                 del self.accounts[account.scope]
                 self._forgotten_at = self.now()
-                self.handover.forget(account.scope)
-                self._timers.drop(account)
+                self.handover.forget(account.scope)  # promise: nothing sent is left
+                self._timers.drop(account)  # promise: no timer is left
                 self.emit(ScopeLeft, account.scope)
 
     # Time ---------------------------------------------------------------------------------------
@@ -375,7 +376,8 @@ class Outbox:
 
     def _renew(self) -> None:
         if self.accounts:
-            self.send_all(look=True)
+            # promise: leases are renewed
+            self.send_all(look=True)  # rule 2: look at each renewal
             self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
 
     def on_stall(self, seconds: float) -> None:

@@ -290,7 +290,7 @@ class Permit:
         self._stage = Stage.LOST
         self._error = PermitLostError(why)
         for tell in self._watchers:
-            tell()
+            tell()  # promise: lost permits
 
     def _refuse(self, error: BaseException) -> None:
         """Raise this error in its waiting request."""

@@ -108,7 +108,7 @@ class Session:
         """Give everything back, until a time on the loop's clock at the latest, and disconnect."""
         try:
             await self._heartbeat.stop()
-            self.outbox.give_all_back()
+            self.outbox.give_all_back()  # promise: a close gives back
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     while self.outbox.accounts:
@@ -224,14 +224,14 @@ class Session:
 
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
-            self._send_all()
+            self._send_all()  # promise: missed messages
             return
         notification = Notification.read(payload)
         if notification is None:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
             for account in self.outbox.accounts.values():
-                account.stop_turns()
+                account.stop_turns()  # promise: changed rule
             self._send_all()
         else:
             self._on_notification(notification)
@@ -274,7 +274,7 @@ class Session:
             return False
         terms = {(one.statement.scope, one.statement.term): one.status for one in replies}
         self._ended_terms.update(key for key, status in terms.items() if status != "ok")
-        self.outbox.handover.kept = {
+        self.outbox.handover.kept = {  # rule 30: only ok
             scope: (term, until) for (scope, term), status in terms.items() if status == "ok"
         }
         return bool(self.outbox.handover.kept)

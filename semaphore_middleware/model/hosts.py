@@ -49,7 +49,7 @@ def order_of(scope: str) -> tuple[int, str]:
     for a scope holds only earlier ones (J. W. Havender, Avoiding Deadlock in Multitasking Systems,
     1968).
     """
-    return ORDER.index(kind_of(scope)), scope
+    return ORDER.index(kind_of(scope)), scope  # promise: order of scopes
 
 
 @lru_cache(maxsize=1024)

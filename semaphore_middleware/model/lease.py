@@ -2,6 +2,7 @@
 
 RENEWAL = 0.3  # a node renews its leases this often
 STEP = 0.32  # the epoch's clock follows the server's wall clock by at most this much in one call
+# rule 16: before the lease's end
 GRACE = 0.65  # a node ends its transfers this long after its last successful renewal
 # What must hold:
 # RENEWAL < STEP: the clock keeps pace with time.

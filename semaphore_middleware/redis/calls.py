@@ -344,4 +344,4 @@ class Store:
                 arguments.append(pack_statement(statement, options.backoff))
             except Exception as error:  # any: the other statements of the call are well
                 raise UnpackableError(statement) from error
-        return Call(SYNC, keys, arguments, though_full=True)
+        return Call(SYNC, keys, arguments, though_full=True)  # promise: full server

@@ -147,6 +147,8 @@ class Heartbeat:
         try:
             while self._beat is beat and not self._loop.is_closed():
                 now = self._clock()
+                # rule 30: renewed
+                # rule 30: twenty leases
                 if is_kept and next_at <= now < beat.at + MOST_LEASES * self._lease:
                     try:
                         is_kept = await self._repeat(connect)

@@ -100,7 +100,7 @@ local function drop_sites()
   end
 end
 
-if BATCH <= tonumber(redis.call('HGET', SAID, 'batch') or 0) then return WALL end
+if BATCH <= tonumber(redis.call('HGET', SAID, 'batch') or 0) then return WALL end -- rule 27: counts once
 redis.call('HSET', SAID, 'batch', BATCH)
 redis.call('PEXPIRE', SAID, DAY)
 drop_old(NODES)

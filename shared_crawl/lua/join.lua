@@ -143,6 +143,7 @@ if not goes_on then
   redis.call('HSET', run, 'id', new_run, 'version', version, 'previous', run_id or '',
     'previous_lost', previous_lost, 'unfinished', redis.call('HLEN', requests))
   run_id, of_run = new_run, nil
+  -- promise: pages of a second run
   redis.call('HDEL', run, 'ended', 'identity', 'pages', 'lost', 'name', 'dropped')
   if name ~= '' then
     redis.call('HSET', run, 'name', name)

@@ -59,7 +59,7 @@ local function compare()
   for i = 1, count do
     had[next_argument()] = i
   end
-  give_taken_back(node, put_back, had)
+  give_taken_back(node, put_back, had) -- promise: lost reply
   for _, i in pairs(had) do
     if i <= ready then return true end
   end

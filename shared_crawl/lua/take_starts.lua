@@ -56,7 +56,7 @@ end
 while kind ~= 'none' and #found < 2 * most do
   local text = pop()
   if not text then break end
-  claim(#found .. ':' .. token, text)
+  claim(#found .. ':' .. token, text) -- promise: claim of a lost start
 end
 if #found > 0 then renew_lease() end
 return { found, '' }

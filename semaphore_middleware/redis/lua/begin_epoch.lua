@@ -34,6 +34,7 @@ end
 
 local known_life, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
+-- promise: another version
 if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
 if not (EPOCH or evictions) then -- there are no scopes yet, so the index has all
   redis.call('ZADD', KEYS[3], 'inf', @constant(complete))
@@ -41,8 +42,8 @@ if not (EPOCH or evictions) then -- there are no scopes yet, so the index has al
 end
 -- The clock goes on: leases of an earlier life, if any were saved, count by it.
 write_clock()
-if known_life ~= life or version ~= VERSION then
-  EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT)
+if known_life ~= life or version ~= VERSION then -- rule 2: another life
+  EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT) -- rule 2: recovery wait
   redis.call('HSET', KEYS[1], 'id', ID, 'life', life, 'version', VERSION, 'from', FROM,
     'evicted', not IS_TOLD and evictions or -1, 'rules', redis.call('HLEN', KEYS[2]))
   redis.call('HDEL', KEYS[1], 'started_empty')

@@ -57,9 +57,9 @@ local function serve(key, queue, text)
   return serve_any(key, queue, text, state, own, learned)
 end
 
-local has_evicted = EPOCH == ARGV[3] and evicted ~= '-1'
+local has_evicted = EPOCH == ARGV[3] and evicted ~= '-1' -- rule 2: eviction
   and string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') ~= evicted
-if EPOCH ~= ARGV[3] or has_evicted then return { 'epoch' } end
+if EPOCH ~= ARGV[3] or has_evicted then return { 'epoch' } end -- rule 1: another epoch
 if IS_CLOCK_LATE then write_clock() end
 local replies = {}
 for i = 4, #KEYS, 2 do

@@ -31,7 +31,7 @@ local function begin_backoff(pause, ends)
   local is_new = is_new_incident()
   if is_new then
     if pause == 0 then
-      pause = math.min(report.most, math.max(report.start, 2 * learned.backoff))
+      pause = math.min(report.most, math.max(report.start, 2 * learned.backoff)) -- promise: a backoff ends
       learned.backoff = pause
     end
     if report.metered == 0 or learned.gap == 0 then shrink(AFTER_REFUSAL) end

@@ -17,8 +17,8 @@ local LEASE, STEP, RANDOM, SILENT, MACHINE = struct.unpack('@format(head)', ARGV
 local EPOCH, from, wall, clock, quiet, rules, evicted =
   unpack(redis.call('HMGET', KEYS[1], 'id', 'from', 'wall', 'clock', 'quiet', 'rules', 'evicted'))
 local FROM = tonumber(from) or 0 -- nothing is granted before
-local ADVANCE = clock and math.max(0, WALL - wall) or 0
-local NOW = clock and clock + math.min(ADVANCE, STEP) or WALL
+local ADVANCE = clock and math.max(0, WALL - wall) or 0 -- promise: clock set back
+local NOW = clock and clock + math.min(ADVANCE, STEP) or WALL -- promise: clock ahead
 local QUIET = (quiet or 0) + math.max(0, math.min(ADVANCE, SILENT) - STEP)
 local IS_CLOCK_LATE = not clock or NOW - clock > STEP / 8 or WALL < tonumber(wall)
 

@@ -40,9 +40,10 @@ local function hear_failures(asked)
   learned.failures = learned.failures + report.failed
   own.failures = own.failures + report.failed
   note_tried()
-  if learned.failures < IN_A_ROW or not is_of_all() then return end
+  if learned.failures < IN_A_ROW or not is_of_all() then return end -- rule 24: all have failed
   learned.is_failing = 1
   begin_backoff(asked, 'failing_end')
-  local is_long = NOW - learned.failing_since >= report.down_after
+  local is_long = NOW - learned.failing_since >= report.down_after -- promise: down after long
+  -- promise: down
   if scope.backoff_begun and learned.failures >= DOWN_IN_A_ROW and is_long then note_down() end
 end

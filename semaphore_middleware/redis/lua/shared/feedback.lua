@@ -31,10 +31,11 @@ local function apply_feedback(scope, report)
   if report.good + report.errors + report.refused > 0 then
     own.failures = 0
     -- An answer to a request that began before the first failure says nothing about it.
+    -- rule 25: answer to a newer request
     if NOW - report.answer_age >= learned.failing_since then end_failing(learned) end
   end
   if report.good > 0 then
-    end_refusals(learned)
+    end_refusals(learned) -- rule 28: good answer
     recover()
     hear_latency()
     if learned.gap > 0 and report.metered == 0 then hear_clean(scope, learned, report.good) end
@@ -47,6 +48,6 @@ local function apply_feedback(scope, report)
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
   end
-  if asked > 0 then hear_named_time() end
+  if asked > 0 then hear_named_time() end -- rule 28: named time
   if report.failed > 0 then hear_failures(asked) end
 end

@@ -43,11 +43,12 @@ local function judge_span(scope)
   learned.is_refused, scope.has_learned = 0, true
   learned.calm_until = NOW + (learned.gap > 0 and CALM or CALM / 2) -- the first gap is a rough one
   if learned.steps > 0 then -- the last step was too much
-    set_gap(learned, learned.held_gap)
+    set_gap(learned, learned.held_gap) -- rule 29: last step undone
   elseif learned.span_since > 0 then
     if not is_enough or answered < SOME_ANSWERED then return end
     local often = learned.gap > 0 and TOO_OFTEN or OFTEN
     local mean = (learned.refused_at - learned.span_since - learned.span_rest) / answered
+    -- rule 29: wider
     if learned.span_refused > often * starts then set_gap(learned, math.max(learned.gap, WIDER * mean)) end
   end
   learned.span_since, learned.span_rest = learned.refused_at, 0
@@ -60,7 +61,7 @@ local function hear_metered(learned, report, is_new)
   if report.quota_gap > 0 then learned.quota_gap = math.min(report.quota_gap, report.most) end
   if not is_new then return end
   local pause = learned.backoff_end - learned.refused_at -- of the last incident
-  learned.span_rest = learned.span_rest + math.max(0, pause - OF_PAUSE)
+  learned.span_rest = learned.span_rest + math.max(0, pause - OF_PAUSE) -- rule 29: pauses
   learned.refused_at, learned.is_refused, learned.clean = NOW, 1, 0
   if learned.gap == 0 and learned.quota_gap > 0 then set_gap(learned, learned.quota_gap) end
 end
@@ -72,6 +73,6 @@ local function hear_clean(scope, learned, answers)
   if learned.clean < ENOUGH or NOW < learned.calm_until then return end
   learned.calm_until, learned.clean = NOW + NEXT_STEP, 0
   learned.held_gap, learned.steps = learned.gap, learned.steps + 1
-  learned.gap = learned.gap * NARROWER ^ learned.steps
+  learned.gap = learned.gap * NARROWER ^ learned.steps -- rule 29: narrower
   if learned.gap < LEAST then forget_gap(learned) end
 end

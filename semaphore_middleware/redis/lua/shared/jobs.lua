@@ -15,6 +15,7 @@ local function read_weights(jobs)
     names[i] = 'share:' .. entry.name
   end
   for i, weight in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do
+    -- promise: operator's weight
     jobs[i].force = tonumber(weight) or (jobs[i].weight > 0 and jobs[i].weight or 1)
   end
 end
@@ -54,7 +55,7 @@ local function charge(scope, account, starts)
   jobs.at = NOW
   local starting = starts > 0 and entry_of(scope, account.job)
   local function use(entry)
-    local began = entry == starting and starts * jobs.pace or 0
+    local began = entry == starting and starts * jobs.pace or 0 -- promise: jobs share starts
     entry.used = entry.used + (entry.held * elapsed + began) / entry.force
   end
   for _, entry in ipairs(jobs) do
@@ -124,7 +125,7 @@ local function next_job(scope, places)
   end
   table.sort(waiting, function(one, other)
     if one.rank ~= other.rank then return one.rank < other.rank end
-    if one.used ~= other.used then return one.used < other.used end
+    if one.used ~= other.used then return one.used < other.used end -- promise: least used job
     return one.served < other.served
   end)
   return waiting[1]

@@ -9,16 +9,17 @@ local function tighten(scope, account)
     @scope.(limit) = @account.(limit)
     return
   end
-  scope.concurrency = math.min(scope.concurrency, account.concurrency)
+  scope.concurrency = math.min(scope.concurrency, account.concurrency) -- promise: lowest limit
   scope.adaptive = math.max(scope.adaptive, account.adaptive)
   if account.interval > 0 then
+    -- promise: smallest burst
     scope.burst = scope.interval == 0 and account.burst or math.min(scope.burst, account.burst)
-    scope.interval = math.max(scope.interval, account.interval)
+    scope.interval = math.max(scope.interval, account.interval) -- promise: slowest rate
   end
   local gap, own_gap = scope.delay * (1 - scope.jitter), account.delay * (1 - account.jitter)
   if account.delay > scope.delay or own_gap > gap then
-    scope.delay = math.max(scope.delay, account.delay)
-    scope.jitter = 1 - math.max(gap, own_gap) / scope.delay
+    scope.delay = math.max(scope.delay, account.delay) -- promise: longest delay
+    scope.jitter = 1 - math.max(gap, own_gap) / scope.delay -- promise: longest minimum
   end
 end
 
@@ -57,6 +58,7 @@ local function apply_rules(scope)
     local number, unit = string.match(rule.rate, '^(.+)/(%a)$')
     rule.interval = number and UNIT_MS[unit] / number or 0 -- 0: "none"
   end
+  -- promise: operator's number
   rule.paused, rule.limit = rule.paused == true, rule.concurrency or scope.concurrency
   scope.force = setmetatable(rule, { __index = scope })
 end

@@ -35,7 +35,8 @@ end
 -- Puts a node into the queue while it waits, at the place that is due to it now.
 local function line_up(scope, node, account)
   if account.asked > account.granted then
-    local place = math.min(held_by(account), 8191) * TICKS + account.served
+    -- promise: longest unserved
+    local place = math.min(held_by(account), 8191) * TICKS + account.served -- promise: fewest held
     local is_new = redis.call('ZADD', scope.queue, place, member_of(node, account)) == 1
     if is_new then redis.call('PEXPIRE', scope.queue, KEPT) end
     account.is_queued = true
@@ -58,7 +59,9 @@ end
 local function close_account(scope, node, account)
   count(scope, account, -1)
   -- A node that is gone may have begun them without having said so.
+  -- rule 22: node that is gone
   if account.pending > 0 then scope.begun, scope.begun_at = scope.begun + account.pending, NOW end
+  -- promise: queue of the dead
   if account.is_queued then redis.call('ZREM', scope.queue, member_of(node, account)) end
   scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
   if node == NODE then
@@ -72,7 +75,7 @@ end
 local function close_ended_accounts(scope)
   local held, waiting, pending, resting, due = 0, 0, 0, 0, math.huge
   local agreed = scope.concurrency
-  scope.concurrency = 0
+  scope.concurrency = 0 -- rule 23: ends with its accounts
   for_each_account(scope, function(node, account)
     if account.lease_end <= NOW then
       close_account(scope, node, account)
@@ -119,10 +122,10 @@ end
 -- When the site opens, and what closes it until then. For a node's first try it may be failing.
 local function opens(scope, is_first_try)
   local learned = scope.learned
-  if scope.force.paused then return math.huge, @reason(paused) end
+  if scope.force.paused then return math.huge, @reason(paused) end -- promise: operator's pause
   local failing_end = learned and not is_first_try and learned.failing_end or 0
   local open_at = learned and math.max(learned.backoff_end, failing_end) or 0
-  if open_at <= FROM then return FROM, @reason(recovery) end
+  if open_at <= FROM then return FROM, @reason(recovery) end -- promise: no start in a backoff
   if learned.is_down == 1 and failing_end == open_at then return open_at, @reason(down) end
   return open_at, learned.is_walled == 1 and @reason(walled) or @reason(backoff)
 end
@@ -132,7 +135,8 @@ local function room(scope, is_first_try)
   local force = scope.force
   local learned = scope.learned
   if is_failing(learned) and not is_first_try then return 1, @reason(failing) end
-  if learned and learned.is_walled == 1 then return 1, @reason(walled) end
+  if learned and learned.is_walled == 1 then return 1, @reason(walled) end -- rule 28: one at a time
+  -- promise: never more than the limit
   return force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
 end
 
@@ -141,7 +145,7 @@ end
 local function due_at(scope, earliest, interval, burst)
   if interval == 0 then return math.huge, 0 end
   local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
-  local starts = free - scope.pending
+  local starts = free - scope.pending -- rule 22: pending starts
   if starts > 0 then
     return starts, 0 -- mutant 0 -> 1: of delay and rate the longer wait counts; this is a millisecond
   end
@@ -164,10 +168,13 @@ end
 local function count_begun(scope)
   if scope.begun == 0 then return end
   local begun_at = math.min(NOW, math.max(scope.begun_at, scope.granted_at))
+  -- promise: delay
   scope.last_start, scope.chance = math.min(NOW, math.max(scope.last_start, begun_at)), 2 * RANDOM - 1
+  -- promise: rate
   scope.next_at_rate = math.max(scope.next_at_rate, begun_at) + scope.begun * scope.force.interval
   local learned = scope.learned
   if learned and learned.gap > 0 then
+    -- rule 29: starts
     learned.next_by_gap = math.max(earliest_by_gap(scope), begun_at) + scope.begun * learned.gap
     scope.has_learned = true
   end
@@ -207,7 +214,7 @@ local function grant_to_queue(scope)
 
   local function grant_to_first(most)
     local member, next_member, next_place, _
-    if scope.jobs then
+    if scope.jobs then -- promise: jobs share places
       member, most = first_of_jobs(scope, most), 1
     else
       member, _, next_member, next_place = unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
@@ -237,7 +244,7 @@ local function grant_to_queue(scope)
     free, reason, wait = grantable(scope)
   end
   for node, account in pairs(scope.others or {}) do
-    if account and account.has_changed then
+    if account and account.has_changed then -- promise: grants are published
       notify(node, 'granted', account.term, account.granted, name_of(scope.key))
     end
   end
@@ -253,7 +260,7 @@ local function tell_when(scope, wait)
   elseif first ~= '' and scope.told ~= first then
     notify(first, 'retry', math.ceil(wait), name_of(scope.key))
   end
-  scope.told = first
+  scope.told = first -- promise: the first is told
 end
 
 -- A node that comes to a site that fails tries it once before it believes so: others' failures may be their
@@ -272,13 +279,14 @@ end
 -- The only place that grants. It closes accounts whose lease is over (or the next call does); then, while a
 -- permit is free and nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
+  -- promise: leases of the dead
   if NOW >= scope.due and not has_looked_enough() then close_ended_accounts(scope) end
   count_begun(scope)
   local learned = scope.learned
   if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
   if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval, gap_of(scope)) end
   local own = scope.own
-  if is_failing(learned) then let_try(scope) end
+  if is_failing(learned) then let_try(scope) end -- rule 26: first try
   local own_waits = own and waiting_at(own) or 0
   local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits
@@ -289,7 +297,7 @@ local function promote(scope)
   if free > 0 and scope.waiting > 0 then reason, wait = grant_to_queue(scope) end
   scope.reason = scope.waiting > 0 and reason or 0
   if wait and scope.waiting > 0 then
-    tell_when(scope, wait)
+    tell_when(scope, wait) -- promise: when to ask again
   else
     scope.told = ''
   end

@@ -5,6 +5,7 @@ local REMEMBERED = 7 * DAY -- and how long its gap, and its last working limit
 
 local function wake(scope)
   local start = scope.idle_since - QUIET
+  -- promise: delay of an idle site
   scope.last_start, scope.next_at_rate = start + scope.last_start, start + scope.next_at_rate
   local learned = scope.learned
   if learned then
@@ -53,7 +54,7 @@ end
 -- site has taught. All is kept for up to an hour longer: keys expire by the wall clock, which may be set
 -- ahead.
 local function write_idle(scope)
-  if not scope.is_new then redis.call('DEL', scope.key) end
+  if not scope.is_new then redis.call('DEL', scope.key) end -- promise: idle scope
   local learned = scope.learned
   local force = scope.force
   -- The last start is after NOW if the clock went back.
@@ -94,7 +95,7 @@ end
 
 local function write_scope(scope)
   if not is_in_use(scope) then return write_idle(scope) end
-  local is_ending = scope.expires < WALL + KEPT / 2
+  local is_ending = scope.expires < WALL + KEPT / 2 -- promise: keys in use
   if is_ending then scope.expires = WALL + KEPT end
   local is_unlisted = scope.listed < WALL + LISTED / 2
   if is_unlisted then scope.listed = WALL + LISTED end
@@ -115,6 +116,6 @@ local function write_scope(scope)
       redis.call('HSET', scope.key, 'node:' .. node, pack_account(account))
     end
   end
-  if is_ending then redis.call('PEXPIREAT', scope.key, scope.expires) end
+  if is_ending then redis.call('PEXPIREAT', scope.key, scope.expires) end -- promise: keys expire
   if is_unlisted then list(scope.key, scope.listed) end
 end

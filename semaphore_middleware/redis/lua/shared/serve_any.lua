@@ -18,31 +18,32 @@ local function open_account(scope, said)
   own.returned, own.started = said.returned, said.started
   own.job, own.weight = JOB, WEIGHT
   -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
-  own.served = next_tick(scope)
+  own.served = next_tick(scope) -- rule 19: newcomer
   return own
 end
 
 -- Brings the caller's account up to what it says. Returns the status of the reply.
 local function apply_statement(scope, said)
   local own = scope.own
-  if own and said.term < own.term then return @status(old) end
+  if own and said.term < own.term then return @status(old) end -- rule 6: lower term
   if own and said.term > own.term then
-    close_account(scope, NODE, own)
+    close_account(scope, NODE, own) -- rule 6: higher term
     own = nil
   end
   -- Outside the recovery wait a claim may be of permits that are another node's by now.
   local claims = said.believed > (own and own.granted or said.returned)
-  if claims and NOW >= FROM then
+  -- rule 8: claims in the wait
+  if claims and NOW >= FROM then -- rule 8: claims after the wait
     if own then close_account(scope, NODE, own) end
     return @status(lost)
   end
   if not own then
     own = open_account(scope, said)
     scope.own = own
-  elseif said.seq >= own.seq then
+  elseif said.seq >= own.seq then -- rule 12: older statement
     local begun = math.max(0, said.started - own.started)
     scope.begun, scope.started, own.started = scope.begun + begun, scope.started + begun, own.started + begun
-    if begun > 0 then scope.begun_at = NOW - 1000 * said.start_age end
+    if begun > 0 then scope.begun_at = NOW - 1000 * said.start_age end -- rule 21: age
     if scope.jobs and begun > 0 then charge(scope, own, begun) end
     count(scope, own, -1)
     local waited = waiting_at(own) > 0
@@ -53,10 +54,11 @@ local function apply_statement(scope, said)
     -- Else a node that gives back and asks again would overtake those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
   else -- a late one, or a keeper's
-    own.lease_end = NOW + LEASE
+    own.lease_end = NOW + LEASE -- rule 12: lease of an older statement
     return @status(ok)
   end
   -- What it was granted since is pending, too.
+  -- rule 22: granted since
   own.pending = math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
   own.resting = said.resting
   count(scope, own, 1)
@@ -126,11 +128,12 @@ function serve_any(key, queue, text, state, account, learned)
   tighten(scope, own or said)
   apply_limit(scope)
   -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
-  if said.feedback and own and own == before and own.returned > returned then
+  if said.feedback and own and own == before and own.returned > returned then -- rule 14: counts once
     apply_feedback(scope, said.feedback)
   end
   promote(scope)
   -- An account with nothing in it is closed: the next one has a higher term.
+  -- rule 15: empty account
   if own and own.returned == own.granted and own.asked <= own.granted and own.resting == 0 then
     close_account(scope, NODE, own)
   end

@@ -18,7 +18,7 @@ local function hear_refusals()
   if not scope.backoff_begun or NOW < learned.refusing_since then return end
   if learned.refusing_since == 0 then learned.refusing_since = NOW end
   learned.incidents = learned.incidents + 1
-  local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * report.down_after
+  local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * report.down_after -- rule 28: after long
   if is_long and learned.incidents >= INCIDENTS and learned.is_walled == 0 then note_walled() end
 end
 
