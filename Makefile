@@ -66,10 +66,6 @@ mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (
 	$(BIN)/python -m lab.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-.PHONY: chaos
-chaos: $(INSTALLED) ## crawl under faults and judge (SEED=7 ARGS='--runs 3 --budget 5')
-	$(BIN)/python -m lab.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
-
 .PHONY: foreign-tests
 foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on, and list what differs
 	$(BIN)/python -m lab.foreign.run $(ARGS)

@@ -1,1 +1,1 @@
-"""The laboratory: a simulation, mutants, chaos, others' tests, containers, benchmarks."""
+"""The laboratory: a simulation, mutants, others' tests, containers, benchmarks."""

@@ -16,7 +16,8 @@ from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import Node, looking_at, result_of
 
 HOST = "127.0.0.1"  # the example site's
-FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
+LIMIT = 8
+FAST = ("-s", f"CONCURRENT_REQUESTS_PER_DOMAIN={LIMIT}")
 
 
 @contextmanager

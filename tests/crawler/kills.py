@@ -15,12 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from tests.crawler.conftest import HOST, Scrapy, crawl, pages_asked_for, serving
+from tests.crawler.conftest import HOST, LIMIT, Scrapy, crawl, pages_asked_for, serving
 from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import Node, looking_at, result_of
 
 NODES = 3
 PAGES = 60  # of the site
+LOSSES = "pages lost", "items lost", "above the limit"
 MOST_KILLS = 5  # in one crawl: a request that three nodes have died with is set aside
 # Longer than a living node on a busy machine is silent.
 LEASES = ("-s", "CRAWL_LEASE=2", "-s", "SEMAPHORE_LEASE=2")
@@ -32,7 +33,7 @@ def crawl_and_kill(
     """Crawl again and again, until so many nodes were killed. Each is replaced by another one, and
     has a feed of its own.
     """
-    losses = Counter({"kills": 0, "pages lost": 0, "items lost": 0})
+    losses = Counter(dict.fromkeys(("kills", *LOSSES), 0))
     while losses["kills"] < kills:
         feeds = directory / f"{losses['crawls']}"
         feeds.mkdir()
@@ -69,6 +70,7 @@ def _crawl_once(
                 assert nodes[-1].wait() == 0
         items = {url for feed in feeds.glob("*.jsonl") for url in _urls_in(feed)}
         losses["crawls"] += 1
+        losses["above the limit"] += max(0, site.judge.record(HOST).most - LIMIT)
         losses["pages lost"] += len(site.judge.missed(HOST))
         losses["pages twice"] += len(site.judge.twice(HOST))
         losses["items lost"] += sum(site.url.rstrip("/") + p not in items for p in site.judge.paths)
@@ -90,8 +92,8 @@ def main() -> None:
     with RedisServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as directory:
         losses = crawl_and_kill(server, Path(directory), given.kills, Random(given.seed))
     for name, number in losses.items():
-        print(f"{name:12} {number:6}")  # noqa: T201  (a program of its own)
-    sys.exit(losses["pages lost"] + losses["items lost"] > 0)
+        print(f"{name:16} {number:6}")  # noqa: T201  (a program of its own)
+    sys.exit(any(losses[name] for name in LOSSES))
 
 
 if __name__ == "__main__":

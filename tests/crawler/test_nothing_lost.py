@@ -14,7 +14,7 @@ from redis import Redis
 
 from lab.demo.site import ExampleSite
 from tests.crawler.conftest import FAST, HOST, StartScrapy, crawl, serving
-from tests.crawler.kills import crawl_and_kill
+from tests.crawler.kills import LOSSES, crawl_and_kill
 from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import crawl_keys
 
@@ -24,7 +24,7 @@ def test_nothing_is_lost_by_kills(
     server: RedisServer, client: Redis, tmp_path: Path, kills: int
 ) -> None:
     losses = crawl_and_kill(server, tmp_path, kills, Random(0))
-    assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (kills, 0, 0)
+    assert (losses["kills"], *(losses[name] for name in LOSSES)) == (kills, 0, 0, 0)
     assert crawl_keys(client) == []
 
 

@@ -63,3 +63,35 @@ class SocketProxy:
             self._connections.discard(task)
             for each in writers:
                 each.transport.abort()
+
+
+class Wire(SocketProxy):
+    """Passes everything on, each chunk `delay_s` later, until it is cut."""
+
+    delay_s = 0.0
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target)
+        self._is_cut = False
+
+    def cut(self) -> None:
+        """Hold back all that comes, as a network does that drops packets: both ends believe in the
+        connection until they tire of it. New connections are taken and get no answer.
+        """
+        self._is_cut = True
+
+    async def converse(
+        self, client: tuple[StreamReader, StreamWriter], server: tuple[StreamReader, StreamWriter]
+    ) -> None:
+        await asyncio.gather(
+            self._pass_on(client[0], server[1]), self._pass_on(server[0], client[1])
+        )
+
+    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
+        while chunk := await reader.read(CHUNK):
+            if self._is_cut:
+                await asyncio.Event().wait()
+            await asyncio.sleep(self.delay_s)
+            writer.write(chunk)
+            await writer.drain()
+        raise ConnectionResetError  # the other way ends, too

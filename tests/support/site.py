@@ -2,7 +2,7 @@
 
 It uses no library, because it judges: it sees an end as soon as the kernel tells of it, and leaves
 the processor to those that it judges. `JudgingSite` counts. Its subclasses say when it answers, and
-with which page: `Site` here, for tests, and those of lab/chaos and of the benchmarks.
+with which page: `Site` here, for tests, and that of the benchmarks.
 """
 
 from __future__ import annotations

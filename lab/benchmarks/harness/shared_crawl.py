@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.benchmarks.harness.crawls import RECORD, start_spider
 from lab.benchmarks.harness.site import site
-from lab.chaos.proxy import Proxy
+from tests.support.proxy import Wire
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import result_of
 
@@ -106,8 +106,8 @@ class SharedCrawl:
 @contextmanager
 def _far_away(path: Path, round_trip_s: float) -> Iterator[str]:
     """The URL of a server whose replies take so much longer."""
-    proxy = Proxy(path)
-    proxy.delay = round_trip_s / 2
+    proxy = Wire(path)
+    proxy.delay_s = round_trip_s / 2
     result_of(proxy.__aenter__())
     try:
         yield proxy.url
