@@ -1,1 +1,1 @@
-"""A Scrapy project to crawl one site with many nodes: `scrapy crawl site`."""
+"""A Scrapy project to copy: any number of nodes crawl one site together, within its limits."""

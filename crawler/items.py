@@ -1,4 +1,4 @@
-"""The item for each page of a crawl."""
+"""What the spiders find."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Page:
-    """A response of any status and content type: one line of the feed."""
+    """A page of a site, also one that is missing."""
 
     url: str
     status: int
     title: str | None
-    depth: int
-    content_type: str | None
-    size: int  # of the decompressed body, in bytes
-    links: list[str]  # all http(s) links of the page, on the site or not
-    referrer: str | None
-    node: str
-    time: str  # ISO 8601, UTC
+    depth: int  # links from the start URL

@@ -9,18 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from semaphore_middleware.scrapy.engine import end_crawl
     from shared_crawl.client import CrawlClient, RunOverError
     from shared_crawl.scheduler import Scheduler
-    from shared_crawl.settings import CrawlSettings, node_name
+    from shared_crawl.settings import CrawlSettings
 
 __all__ = [
     "CrawlClient",
     "CrawlSettings",
     "RunOverError",
     "Scheduler",
-    "end_crawl",
-    "node_name",
 ]
 
 _MODULES = {
@@ -28,8 +25,6 @@ _MODULES = {
     "CrawlSettings": "shared_crawl.settings",
     "RunOverError": "shared_crawl.client",
     "Scheduler": "shared_crawl.scheduler",
-    "end_crawl": "semaphore_middleware.scrapy.engine",
-    "node_name": "shared_crawl.settings",
 }
 
 

@@ -1,1 +1,1 @@
-"""The project's spiders."""
+"""The spiders."""

@@ -75,9 +75,14 @@ class NodeProcess:
         environment: Mapping[str, str],
     ) -> None:
         """Start it with spider arguments, Scrapy settings and environment variables."""
-        command = [sys.executable, "-m", "scrapy", "crawl", "site", "-O", str(self._feed)]
+        ours = {
+            "EXTENSIONS": json.dumps({"lab.demo.stats_file.StatsFile": 500}),
+            "FEEDS": json.dumps({str(self._feed): {"format": "jsonlines"}}),
+            "STATS_FILE": self._stats,
+        }
+        command = [sys.executable, "-m", "scrapy", "crawl", "site"]
         command += _options("-a", arguments)
-        command += _options("-s", {**settings, "STATS_FILE": self._stats})
+        command += _options("-s", {**settings, **ours})
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command,

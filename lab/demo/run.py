@@ -113,6 +113,7 @@ class Demo:
             arguments["max_pages"] = str(self.plan.pages)
         settings = {
             "CONCURRENT_REQUESTS_PER_DOMAIN": str(self.plan.limit),
+            "SEMAPHORE_LIMITS": "{}",  # those of the project would come first
             **self.plan.settings,
             "CRAWL": self.crawl.settings.name,
         }

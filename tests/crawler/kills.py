@@ -45,8 +45,8 @@ def _crawl_once(
     server: RedisServer, feeds: Path, kills: int, random: Random, losses: Counter[str]
 ) -> None:
     def start() -> None:
-        feed = ("-o", f"{len(nodes)}.jsonl", "-s", f"CRAWL=crawl-{feeds.name}")
-        nodes.append(Scrapy(feeds, len(nodes), crawl(site, *LEASES, *feed), server.url))
+        name = ("-s", f"CRAWL=crawl-{feeds.name}")
+        nodes.append(Scrapy(feeds, len(nodes), crawl(site, *LEASES, *name), server.url))
 
     def running() -> list[Scrapy]:
         return [node for node in nodes if node.running]
@@ -68,7 +68,7 @@ def _crawl_once(
             if result_of(Node(client, f"crawl-{feeds.name}", "operator").retry()):
                 start()  # for what was set aside
                 assert nodes[-1].wait() == 0
-        items = {url for feed in feeds.glob("*.jsonl") for url in _urls_in(feed)}
+        items = {url for feed in feeds.glob("pages/*.jsonl") for url in _urls_in(feed)}
         losses["crawls"] += 1
         losses["above the limit"] += max(0, site.judge.record(HOST).most - LIMIT)
         losses["pages lost"] += len(site.judge.missed(HOST))

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from redis import Redis
 
 from lab.demo.site import ExampleSite
@@ -17,6 +18,7 @@ from tests.crawler.conftest import (
     StartScrapy,
     assert_each_page_was_asked_for_once,
     crawl,
+    in_a_thread,
     pages_asked_for,
     serving,
     start_together,
@@ -41,23 +43,40 @@ def test_three_nodes_share_one_crawl(scrapy: StartScrapy, client: Redis, tmp_pat
     assert len(files) == 3  # a node without a page leaves no file
     items = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert len(items) == len({item["url"] for item in items}) == 60
-    assert len({item["node"] for item in items}) == 3
     assert crawl_keys(client) == []
 
 
-def test_a_finished_crawl_is_run_again_if_one_says_so(scrapy: StartScrapy, tmp_path: Path) -> None:
+def test_a_finished_crawl_is_run_again_if_one_says_so(scrapy: StartScrapy) -> None:
     with serving(pages=20) as site:
-        few = crawl(site, "-a", "depth=1", "-O", "other.jsonl")
-        assert scrapy(*few).finishes()
-        asked = {"/", *(f"/page/{number}" for number in range(1, 9))}
-        assert set(site.judge.record(HOST).pages) == asked
-        late = scrapy(*few)  # as systemd and Kubernetes start one
+        assert scrapy(*crawl(site)).finishes()
+        assert_each_page_was_asked_for_once(site)
+        late = scrapy(*crawl(site))  # as systemd and Kubernetes start one
         assert late.finishes()
         assert "has ended, so there is nothing to do" in late.log
-        assert set(site.judge.record(HOST).pages.values()) == {1}
-        assert scrapy(*few, "-s", "CRAWL_RUN=new").finishes()
-        assert site.judge.record(HOST).pages == dict.fromkeys(asked, 2)
-    assert not (tmp_path / "pages").exists()  # -O replaces the default feed
+        assert_each_page_was_asked_for_once(site)
+        assert scrapy(*crawl(site), "-s", "CRAWL_RUN=new").finishes()
+        assert set(site.judge.record(HOST).pages.values()) == {2}
+
+
+class RefusingSite(ExampleSite):
+    """It refuses a page more often than Scrapy retries it."""
+
+    refusals = 4
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        if self.refusals:
+            self.refusals -= 1
+            return web.Response(status=429)
+        return await super()._page(request)
+
+
+def test_a_refused_page_is_fetched_later(scrapy: StartScrapy, tmp_path: Path) -> None:
+    site = RefusingSite(pages=1, latency=0)
+    with in_a_thread(site):
+        assert scrapy(*crawl(site, "-s", "SEMAPHORE_BACKOFF_START=0.01")).finishes()
+    (file,) = tmp_path.glob("pages/*.jsonl")
+    assert [json.loads(line)["status"] for line in file.read_text().splitlines()] == [200]
+    assert site.judge.record(HOST).pages["/"] == RefusingSite.refusals + 1
 
 
 def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
@@ -71,7 +90,7 @@ def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> 
         assert crawl_keys(client)
         site.latency = 0.0
         same = crawl(site, "-s", "CRAWL=shared")
-        assert scrapy(*same, "-a", "deny=/page/7").fails_with("deny is")
+        assert scrapy(*same, "-a", "max_pages=7").fails_with("max_pages is")
         client.hset("{crawl:shared}:run", "version", "1")
         assert scrapy(*same).fails_with("'shared' is in use by another version of this package")
         client.hset("{crawl:shared}:run", "version", VERSION)
@@ -141,7 +160,7 @@ def test_what_is_wrong_ends_the_crawl_before_it_starts(
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
     late = (f"gave up on {nowhere} after SEMAPHORE_START_TIMEOUT (0.1 s): cannot reach {nowhere}",)
     nodes = [
-        (scrapy(*crawl(site, "-a", "colour=red")), ("-a colour: no such argument",)),
+        (scrapy(*crawl(site, "-a", "max_pages=all")), ("CRAWL_MAX_PAGES = 'all'",)),
         (scrapy(*crawl(site, "-s", "ADDONS={}"), url=""), ("REDIS_URL is not set",)),
         (scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=nowhere), late),
         (scrapy(*crawl(site), url=stranger), ("does not accept this user name and password",)),

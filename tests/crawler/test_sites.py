@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -26,16 +27,33 @@ class HalfClosedSite(ExampleSite):
         return await super()._page(request)
 
 
+SEVERAL = """
+from scrapy import Request, Spider
+
+class Several(Spider):
+    name = "several"
+
+    async def start(self):
+        for url in self.urls.split():
+            yield Request(url)
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
+
+
 @pytest.mark.slow
-def test_a_full_site_does_not_block_others(scrapy: StartScrapy, client: Redis) -> None:
+def test_a_full_site_does_not_block_others(
+    scrapy: StartScrapy, client: Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "several.py").write_text(SEVERAL)
     site = HalfClosedSite(pages=80, latency=0.01)
     with in_a_thread(site):
         full = [f"http://{FULL}:{site.port}/page/{number}" for number in range(1, 41)]
         urls = " ".join([*full, f"http://{FREE}:{site.port}/"])
         limits = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=2", "-s", "CONCURRENT_REQUESTS=4")
-        nodes = start_together(
-            scrapy, client, 2, ("crawl", "site", "-a", f"url={urls}", *limits), name="full"
-        )
+        command = ("runspider", "several.py", "-a", f"urls={urls}", *limits)
+        nodes = start_together(scrapy, client, 2, command, name="full")
         wait_until(lambda: not site.judge.missed(FREE))
         record = site.judge.record(FULL)
         assert (record.now, record.pages.total()) == (2, 2)

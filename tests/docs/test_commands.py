@@ -89,7 +89,6 @@ def site() -> Iterator[ExampleSite]:
 
 @pytest.fixture
 def place(tmp_path: Path, server: RedisServer, site: ExampleSite) -> Place:
-    (tmp_path / "start-urls.txt").write_text(f"# one a line\n{site.url}\n")
     site.judge.hosts.clear()
     return Place(tmp_path, server, site)
 
