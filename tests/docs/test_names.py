@@ -147,7 +147,8 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     # Nothing is set that is not read.
     heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
     heard |= {"HTTPCACHE_ENABLED", "HTTPCACHE_POLICY", "HTTPCACHE_DIR"}
-    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER", "DOWNLOAD_HANDLERS", "PLAYWRIGHT_ABORT_REQUEST"}
+    heard |= {"AUTOTHROTTLE_ENABLED", "DOWNLOAD_HANDLERS", "PLAYWRIGHT_ABORT_REQUEST"}
+    heard |= {"SCHEDULER", "CRAWL_START_KEY"}
     assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
     for host in given.get("SEMAPHORE_LIMITS", {}):
         assert read.limits.of(host.replace("*", "www")) != read.limits.default
