@@ -543,18 +543,6 @@ class CrawlClient:
                     break
         return total
 
-    async def forget(self) -> int | None:
-        """Forget failed requests and those set aside, and return their number; None if there is no
-        crawl.
-        """
-        if not (await self.counts()).exists:
-            return None
-        keys = self.keys.key("aside"), self.keys.key("failed")
-        commands = [*(("HLEN", key) for key in keys), ("UNLINK", *keys)]
-        async with self.link.use() as connection:
-            set_aside, failed, _ = await connection.execute(commands)
-        return int(set_aside) + int(failed)
-
     async def counts(self) -> Counts:
         """The size of the crawl now."""
         commands = commands_for(self.keys)

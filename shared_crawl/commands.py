@@ -118,8 +118,6 @@ async def _change(crawls: Crawls, verb: str, options: argparse.Namespace) -> str
                 return " has ended" if is_over else " ends when all that is queued is done"
             case "drop" if await crawl.drop():
                 return " is dropped"
-            case "forget" if (number := await crawl.forget()) is not None:
-                return f": {count(number, 'request')} forgotten"
             case "retry" if (number := await crawl.retry()) is not None:
                 requests = f"{count(number, 'request')} {'is' if number == 1 else 'are'}"
                 return f": {requests} queued again"
@@ -134,12 +132,6 @@ END = _verb(
     can_hurry=True,
 )
 DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it", asks=True)
-FORGET = _verb(
-    "forget",
-    "forget the requests that were set aside or have failed",
-    "Forget the requests that were set aside, and those that have brought no page: what 'retry' "
-    "would put back. Otherwise they are kept until 30 days after the end.",
-)
 RETRY = _verb(
     "retry",
     "put requests that were set aside or have failed back into the queues",

@@ -15,7 +15,7 @@ from redis import Redis
 
 from semaphore_middleware import ServerUnreachableError
 from shared_crawl import crawls
-from shared_crawl.client import CrawlClient, NewRequest, NextStep, Outcome, SyncReply
+from shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
 from shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from tests.crawler.conftest import Scrapy, serving
 from tests.semaphore_middleware.redis.test_refusals import meet_a_wall
@@ -330,16 +330,6 @@ def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_
             assert status == 0
             assert printed.replace("URL", site.url) in shown
     assert list(client.scan_iter("{crawl:*")) == []
-
-
-def test_what_has_failed_is_forgotten(server: RedisServer, client: Redis) -> None:
-    one = node(client, "one", crawl="books")
-    for _ in range(2):
-        one.push(b"down")
-        one.finishes(one.pop(), Outcome.FAILED)
-    assert ran(server, "forget", "books") == (0, "books: 2 requests forgotten.\n", "")
-    assert one.size.failed == 0
-    assert ran(server, "forget", "nobooks").status == 4
 
 
 def test_requests_for_a_name_that_is_no_crawl_say_that_they_begin_one(server: RedisServer) -> None:
