@@ -128,7 +128,7 @@ class NodeState:
         self._start = SpiderStart(settings.start_once)
         places = Places(*settings.last_first)
         self.outbox = Outbox(self.codec, places, self.prefetch, self._start)
-        self.sums = SummedStats(crawler.stats, self.interval_s, settings.sum_stats)
+        self.sums = SummedStats(crawler.stats, self.interval_s)
         self.end = CrawlEnd(settings.name, crawler.stats)
         self.has_work = asyncio.Event()
         """Set when there may be a next call."""

@@ -47,13 +47,6 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _texts(value: Any, where: str) -> tuple[str, ...]:
-    texts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
-        raise not_allowed(value, where, "a list of texts")
-    return tuple(each.strip() for each in texts if each.strip())
-
-
 def _wait(value: Any, where: str) -> bool | float:
     with suppress(SettingsError):
         return _truth(value, where)
@@ -79,7 +72,6 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
     "CRAWL_START_KEY": _text,
     "CRAWL_START_ONCE": _truth,
-    "CRAWL_SUM_STATS": _texts,
     "CRAWL_VERSION": lambda value, _: str(value),
     "CRAWL_WAIT": _wait,
     "SEMAPHORE_REDIS_CREDENTIALS": check_credentials,
@@ -117,7 +109,6 @@ class CrawlSettings:
     start_key: str | None = None
     start_once: bool | None = None
     start_timeout: float | None = None
-    sum_stats: tuple[str, ...] = ()
     version: str = ""
     wait: bool | float = False
 

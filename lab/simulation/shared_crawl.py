@@ -642,7 +642,7 @@ class CrawlNode:
         connected_by(partial(Wire, run.network, self.host), self.scheduler.client.link.server)
 
     def stats(self) -> dict[str, int]:
-        return {"downloader/request_count": self.visits, "scheduler/unsummed": 1}
+        return {"downloader/request_count": self.visits}
 
     @property
     def name(self) -> bytes:

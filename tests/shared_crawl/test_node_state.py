@@ -433,11 +433,12 @@ def test_a_node_that_leaves_takes_nothing(node: Node) -> None:
 def test_numbers_are_sent_once_an_interval_if_they_have_changed(node: Node) -> None:
     stats = node.state._stats
     stats.inc_value("item_scraped_count")
-    stats.inc_value("scheduler/of_no_sum")
+    stats.inc_value("shop/products")  # the project's own
     node.enqueue("http://a/")
     assert node.exchange().stats == {}
     node.now += LEASE_S
-    assert node.exchange().stats == {"item_scraped_count": 1}
+    sums = {"item_scraped_count": 1, "scheduler/enqueued/redis": 1}
+    assert node.exchange().stats == sums
     node.now += LEASE_S
     assert node.exchange().stats == {}
 
@@ -451,16 +452,4 @@ def test_a_server_without_the_numbers_is_sent_them_again(node: Node) -> None:
         assert node.exchange().stats == {}
         lost()
         node.enqueue("http://a/")
-        assert node.exchange().stats == {"item_scraped_count": 1}
-
-
-def test_stats_that_a_project_names_are_summed_up() -> None:
-    node = Node(sum_stats=("shop/", "prices"))
-    stats = node.state._stats
-    stats.set_value("shop/products", 3)
-    stats.set_value("shop/last", "a text")
-    stats.set_value("prices", 2)
-    stats.set_value("other", 1)
-    node.enqueue("http://a/")
-    node.now += LEASE_S
-    assert node.exchange().stats == {"shop/products": 3, "prices": 2}
+        assert node.exchange().stats["item_scraped_count"] == 1

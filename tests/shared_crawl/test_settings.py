@@ -20,7 +20,6 @@ WRONG: dict[str, Any] = {
     "CRAWL_RUN": "Monday\n",
     "CRAWL_SERIALIZER": "xml",
     "CRAWL_START_ONCE": "maybe",
-    "CRAWL_SUM_STATS": 7,
     "CRAWL_WAIT": "long",
     "SEMAPHORE_REDIS_CREDENTIALS": 3,
     "SEMAPHORE_REDIS_OPTIONS": "ssl_ca_certs",

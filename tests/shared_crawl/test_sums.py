@@ -19,21 +19,14 @@ class Evil:
 
 
 @pytest.mark.parametrize("value", [None, "many", b"7", math.nan, 7.5, 10**400, True, Evil()])
-def test_a_stat_of_the_projects_own_that_is_no_count_is_named_once(
-    caplog: pytest.LogCaptureFixture, value: Any
-) -> None:
+def test_a_stat_of_the_projects_own_that_is_no_count_is_left_out(value: Any) -> None:
     own = {"retry/count": value, 5: 7, "mine": value, "item_scraped_count": 3}
     stats: Any = SimpleNamespace(get_stats=lambda: own)
     summed = SummedStats(stats, 1.0)
     assert [summed.changed() for _ in range(2)] == [{"item_scraped_count": 3}] * 2
-    [line] = caplog.messages
-    assert line.startswith("The stat 'retry/count' = ")
-    assert "allowed are integers" in line
 
 
-def test_of_many_stats_some_are_summed_up(caplog: pytest.LogCaptureFixture) -> None:
-    own = {f"shop/{number}": number for number in range(2 * MOST_STATS)}
+def test_of_many_stats_some_are_summed_up() -> None:
+    own = {f"retry/reason_count/{number}": number for number in range(2 * MOST_STATS)}
     stats: Any = SimpleNamespace(get_stats=lambda: own)
-    assert len(SummedStats(stats, 1.0, ("shop/",)).changed()) == MOST_STATS
-    [line] = caplog.messages
-    assert line.startswith(f"The stat 'shop/{MOST_STATS}' = ")
+    assert len(SummedStats(stats, 1.0).changed()) == MOST_STATS
