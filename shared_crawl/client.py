@@ -27,7 +27,7 @@ from shared_crawl.nodes import CrawlNode, Holdings, nodes_commands
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.sums import NO_STATS
 
-VERSION = "4"
+VERSION = "5"
 """The version of keys and scripts: nodes share a run only with nodes of the same one. Change it if
 nodes of the one before would not understand what is new.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -16,7 +15,6 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import request_from_dict
 
-from semaphore_middleware.model.hosts import registered_domain_finder
 from semaphore_middleware.scrapy.versions import REQUEST_FIELDS
 from shared_crawl.client import NewRequest
 from shared_crawl.engine import CrawlEngine
@@ -44,12 +42,6 @@ def stored(fields: Fields) -> Fields:
     }
 
 
-def domain_finder() -> Callable[[Request], str]:
-    """A function from a request to the registered domain of its host."""
-    registered_domain = registered_domain_finder()
-    return lambda request: registered_domain(urlparse_cached(request).hostname or "")
-
-
 class StartEncoder:
     """Encodes start requests from outside, without the crawl's spider running here.
 
@@ -57,7 +49,6 @@ class StartEncoder:
     """
 
     def __init__(self, settings: BaseSettings, spider: str, serializer: str) -> None:
-        self._domain_of = domain_finder()
         loader = get_spider_loader(settings)
         try:
             self._spider = loader.load(spider)
@@ -74,9 +65,7 @@ class StartEncoder:
         request, methods = request_of(line, self._spider)
         site = urlparse_cached(request).hostname or ""
         return NewRequest(
-            place=self._places.new_place(
-                site, -request.priority, is_start=True, domain=self._domain_of(request)
-            ),
+            place=self._places.new_place(site, -request.priority, is_start=True),
             data=self._dumps(stored({**request.to_dict(), **methods})),
             fingerprint=b"" if request.dont_filter else self._fingerprint(request),
         )
@@ -96,7 +85,6 @@ class Codec:
         self._engine = engine
         self._settings = settings
         modules = [*spider.settings.getlist("SPIDER_MODULES"), type(spider).__module__]
-        self.domain_of = domain_finder()
         packages = {name.partition(".")[0] for name in modules}
         self._serializer = SERIALIZERS[settings.serializer](packages)
         fingerprinter = spider.crawler.request_fingerprinter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import struct
 
 from semaphore_middleware.model import chance
@@ -77,37 +76,19 @@ class Places:
         self._process = chance.source.randbytes(4)
         self._numbers = itertools.count(1)
 
-    def new_place(self, site: str, score: float, is_start: bool = False, domain: str = "") -> bytes:
-        """A place in the site's queue: the lowest score is first. A site whose `domain` is not
-        named is a domain of its own.
-        """
+    def new_place(self, site: str, score: float, is_start: bool = False) -> bytes:
+        """A place in the site's queue: the lowest score is first."""
         number = next(self._numbers)
         if self._last_first[is_start]:
             number = NUMBERS - number
         order = (is_start * NUMBERS + number).to_bytes(6, "big")
-        name = _name(_clean(site), _clean(domain))
+        name = encoded(site).replace(b"\0", b" ")
         return b"%b\0%b%b%b" % (name, _sortable(score), order, self._process)
 
 
 def site_of(place: bytes) -> str:
     """The site of a place."""
-    domain, _, rest = place[: -ORDER_LENGTH - 1].partition(b"\1")
-    site = b"%b.%b" % (rest, domain) if rest else domain
-    if rest.startswith(b"\1"):
-        site = rest[1:]
-    return site.decode("utf-8", "surrogatepass")
-
-
-def _name(site: bytes, domain: bytes) -> bytes:
-    """A site's name in its places: it begins with the domain, so that all of a domain are found."""
-    if domain in (b"", site):
-        return site
-    host = site.removesuffix(b"." + domain)
-    return b"%b\1%b" % (domain, host if host != site else b"\1" + site)
-
-
-def _clean(name: str) -> bytes:
-    return re.sub(rb"[\0\1\2]", b" ", encoded(name))
+    return place[: -ORDER_LENGTH - 1].decode("utf-8", "surrogatepass")
 
 
 def _sortable(score: float) -> bytes:

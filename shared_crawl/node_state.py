@@ -338,9 +338,8 @@ class NodeState:
         name = "scheduler/over_budget/redis"
         if not self._stats.get_value(name):
             logger.info(
-                "%s is dropped: its site, or the domain, has all the pages that "
-                "CRAWL_MAX_PAGES_PER_SITE or CRAWL_MAX_PAGES_PER_DOMAIN allows. Further ones are "
-                "only counted (%s).",
+                "%s is dropped: its site has all the pages that CRAWL_MAX_PAGES_PER_SITE allows. "
+                "Further ones are only counted (%s).",
                 request,
                 name,
             )

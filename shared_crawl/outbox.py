@@ -77,7 +77,6 @@ class Outbox:
             self._prefetch.site_of(request),
             -check_priority(request.priority, "priority"),
             is_start,
-            self._codec.domain_of(request),
         )
 
     def add_claimed(self, claim: bytes, text: bytes) -> None:

@@ -64,7 +64,6 @@ def _run_name(value: Any, where: str) -> str:
 CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_LEASE": partial(check_number, least=0.1, text=True),
     "CRAWL_MAX_PAGES": _count,
-    "CRAWL_MAX_PAGES_PER_DOMAIN": _count,
     "CRAWL_MAX_PAGES_PER_SITE": _count,
     "CRAWL_PREFIX": check_prefix,
     "CRAWL_RECRAWL_AFTER": partial(check_period, allowed=PERIOD),
@@ -98,7 +97,6 @@ class CrawlSettings:
     """Whether the last of a site's requests is taken first, and the last of its start requests."""
     lease: float = 15.0
     max_pages: int = 0
-    max_pages_per_domain: int = 0
     max_pages_per_site: int = 0
     prefix: str = "crawl"
     recrawl_after: float = 0
@@ -160,7 +158,6 @@ class CrawlSettings:
         return {
             "CRAWL_MAX_PAGES": self.max_pages,
             "CRAWL_MAX_PAGES_PER_SITE": self.max_pages_per_site,
-            "CRAWL_MAX_PAGES_PER_DOMAIN": self.max_pages_per_domain,
         }
 
 

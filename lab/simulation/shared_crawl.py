@@ -65,8 +65,8 @@ GRACE_S = 0.1  # for a node that is stopping, then it is cut off
 PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
 
 
-Budgets: TypeAlias = tuple[int, int, int]
-"""The most pages of all, of a site, and of a domain."""
+Budgets: TypeAlias = tuple[int, int]
+"""The most pages of all, and of a site."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class CrawlPlan:
     pages: tuple[Page, ...]
     faults: tuple[Fault, ...] = ()
     most_at_site: int = 2  # requests of a node; then the site is full
-    budgets: Budgets = (0, 0, 0)  # until a fault changes them
+    budgets: Budgets = (0, 0)  # until a fault changes them
     fed: tuple[tuple[float, int], ...] = ()  # when a queue that `start` reads gets which page
     keyed: tuple[int, ...] = ()  # pages whose URLs are in `CRAWL_START_KEY`
     is_second_run: bool = False  # a run of the same name has ended before
@@ -171,7 +171,7 @@ def plan_for(seed: int) -> CrawlPlan:
         pages,
         faults,
         most_at_site=random.choice((1, 2, 6)),
-        budgets=(random.choice((0,) * 6 + (10,)), random.choice((0,) * 6 + (3,)), 0),
+        budgets=(random.choice((0,) * 6 + (10,)), random.choice((0,) * 6 + (3,))),
         last_first=random.random() < 0.5,
         is_second_run=is_second_run,
         most_new=random.choice((2, 500)),
@@ -185,10 +185,9 @@ def plan_for(seed: int) -> CrawlPlan:
 
 
 def _limited(random: Random, plan: CrawlPlan) -> CrawlPlan:
-    """With a budget for domains, and with budgets that change, in some plans."""
-    plan = replace(plan, budgets=(*plan.budgets[:2], random.choice((0,) * 6 + (4,))))
+    """With budgets that change, in some plans."""
     if random.random() < 0.15 and not plan.is_second_run:
-        others = random.choice((0, 10)), random.choice((0, 2, 5)), random.choice((0, 3, 6))
+        others = random.choice((0, 10)), random.choice((0, 2, 5))
         change = Fault(random.uniform(0.05, 2.0) * plan.lease, "budgets", 0, 1.0, others)
         plan = replace(plan, faults=(*plan.faults, change))
     return plan
@@ -572,11 +571,10 @@ class _Server(Server):
 
     @property
     def _budgets(self) -> Budgets:
-        pages, of_site, of_domain = (
-            int(self.field(KEYS.key("run"), b"most_" + of) or 0)
-            for of in (b"pages", b"of_site", b"of_domain")
+        pages, of_site = (
+            int(self.field(KEYS.key("run"), b"most_" + of) or 0) for of in (b"pages", b"of_site")
         )
-        return pages, of_site, of_domain
+        return pages, of_site
 
     def _members(self, part: str) -> set[bytes]:
         return set(self.fields(KEYS.key(part)))
@@ -608,7 +606,6 @@ class CrawlNode:
                 "CRAWL_LEASE": run.plan.lease,
                 "CRAWL_MAX_PAGES": run.budgets[0],
                 "CRAWL_MAX_PAGES_PER_SITE": run.budgets[1],
-                "CRAWL_MAX_PAGES_PER_DOMAIN": run.budgets[2],
                 "CRAWL_START_KEY": START_KEY if run.plan.keyed else None,
                 "CRAWL_START_ONCE": False if run.plan.fed else None,
                 "SCHEDULER_MEMORY_QUEUE": QUEUES[run.plan.last_first],
@@ -971,8 +968,8 @@ class Crawl:
             if count > self.visits[number]:
                 self.violate(f"ITEM {item} of page {number}: {count} times")
         self._judge_budgets()
-        most, *others = plan.budgets
-        if most and not (self.has_lost_data or any(others) or self._held != plan.budgets):
+        most, of_site = plan.budgets
+        if most and not (self.has_lost_data or of_site or self._held != plan.budgets):
             visits = self.visits.total() - self.retried.total()
             if visits < min(most, len(plan.reachable)):
                 self.violate(f"MAX_PAGES {most}: only {visits}")
@@ -993,26 +990,25 @@ class Crawl:
                 self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
 
     def _pages(self) -> Counter[str]:
-        """The pages of all, of each site and of each domain; a visit that has ended without one,
-        or is to be made again, is none.
+        """The pages of all, and of each site; a visit that has ended without one, or is to be made
+        again, is none.
         """
         found: Counter[str] = Counter()
         for number, page in enumerate(self.plan.pages):
             again = self.returned[number] + self.retried[number]
-            for name in ("", page.site, page.site.partition(".")[2]):
+            for name in ("", page.site):
                 found[name] += max(0, self.visits[number] - again)
         return found
 
     def _judge_budgets(self) -> None:
         """Nothing has more pages than it may have, or had before these budgets began to hold. The
-        pages of a site or a domain that had no budget then were not counted.
+        pages of a site that had no budget then were not counted.
         """
         if self.has_lost_data:
             return
         for name, count in sorted(self._pages().items()):
-            kind = {0: 0, 1: 2, 2: 1}[name.count(".")]
-            most, before = self._held[kind], self._before_them[name]
-            was_counted = kind == 0 or self._held_before[kind] > 0
+            most, before = self._held[bool(name)], self._before_them[name]
+            was_counted = not name or self._held_before[1] > 0
             if most and count > (max(most, before) if was_counted else most + before):
                 self.violate(f"BUDGET of {name or 'all'}: {count} pages, {most} are allowed")
 

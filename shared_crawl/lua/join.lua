@@ -40,7 +40,6 @@ local may_begin_again = after == '1' or after == run_id
 local name = next_argument()
 local node_pages = next_number()
 local node_of_site = next_number()
-local node_of_domain = next_number()
 local of_run, name_of_run, last_names = unpack(redis.call('HMGET', run, 'identity', 'name', 'names'))
 local MOST_NAMES = 100
 local is_another = run_id and name ~= '' and name ~= (name_of_run or '')
@@ -72,11 +71,10 @@ local function add_name(run_name)
   redis.call('HSET', run, 'names', names)
 end
 
--- Without a budget for sites or domains, their pages are not counted, nor their taken requests: so none may
--- be taken now. What was over the budgets is looked at again.
+-- Without a budget for sites, their pages are not counted, nor their taken requests: so none may be taken
+-- now. What was over the budgets is looked at again.
 local function change_budgets()
-  redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site, 'most_of_domain',
-    node_of_domain)
+  redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site)
   redis.call('HDEL', run, 'checked', 'check_from')
 end
 
@@ -114,11 +112,10 @@ elseif ended and not (may_begin_again or is_undone) then
 elseif not (ended or is_another) and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
-local has_other_budgets = identity ~= ''
-  and (node_pages ~= most_pages or node_of_site ~= most_of_site or node_of_domain ~= most_of_domain)
+local has_other_budgets = identity ~= '' and (node_pages ~= most_pages or node_of_site ~= most_of_site)
 local has_nodes = run_id and not ended and has_living_nodes()
 if of_run and has_other_budgets and has_nodes then
-  return { 'budgets', most_pages, most_of_site, most_of_domain }
+  return { 'budgets', most_pages, most_of_site }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
 if not run_id and not stop_lost_nodes() then return { 'again' } end

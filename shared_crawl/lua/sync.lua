@@ -44,7 +44,7 @@ end
 local function next_sites(most, skip, skipped)
   local found = {}
   for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
-    if not skip[name_of(site)] and #found < most then table.insert(found, site) end
+    if not skip[site] and #found < most then table.insert(found, site) end
   end
   return found
 end
@@ -93,7 +93,7 @@ local function take(most, most_per_site, may_suspect, may_be_alone, skip, skippe
   local once_failed = may_suspect and first_suspect(1, skip)
   if once_failed then
     take_place(suspects, once_failed, 1, taken_now)
-    skip[name_of(site_of(once_failed))] = true
+    skip[site_of(once_failed)] = true
     skipped = skipped + 1
     most = most - 1
   end

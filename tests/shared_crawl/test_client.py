@@ -401,11 +401,7 @@ def test_nodes_that_take_part_have_the_same_budgets(client: Redis) -> None:
     for pages, of_site in ((0, 0), (3, 3), (0, 1)):
         with pytest.raises(OtherBudgetsError) as refused:
             node(client, "two", max_pages=pages, max_pages_per_site=of_site)
-        assert refused.value.budgets == {
-            "CRAWL_MAX_PAGES": 0,
-            "CRAWL_MAX_PAGES_PER_SITE": 3,
-            "CRAWL_MAX_PAGES_PER_DOMAIN": 0,
-        }
+        assert refused.value.budgets == {"CRAWL_MAX_PAGES": 0, "CRAWL_MAX_PAGES_PER_SITE": 3}
     assert dump(client) == before
     operator = Node(client, "books", "operator")
     result_of(operator.join())
@@ -439,32 +435,14 @@ def test_a_stopped_crawl_goes_on_with_the_budgets_of_the_next_node(
     assert fetched == more
 
 
-def test_a_domain_has_so_many_pages_of_all_its_sites(client: Redis) -> None:
-    one, two = (node(client, name, max_pages_per_domain=3) for name in ("one", "two"))
-    one.pushes(*(one.in_domain(f"trap{number}", "a") for number in range(9)), one.new(site="b"))
-    taken = one.takes(Demand(8, 8))
-    assert [each.site for each in taken] == ["trap0", "trap1", "trap2"]
-    taken += one.takes(Demand(8, 8))
-    assert taken[3].site == "b"
-    assert two.takes(Demand(8, 8)) == []
-    assert two.idles().next_step is NextStep.WAIT
-    one.finishes(taken.pop(0), Outcome.NOTHING)
-    (more,) = two.takes(Demand(8, 8))
-    assert more.site == "trap3"
-    one.works(*taken)
-    two.works(more)
-    assert two.takes(Demand(8, 8)) == []
-    assert one.pushes(one.in_domain("trap10", "a"), one.in_domain("c", "c")) == [False, True]
-    assert one.idles(one.pop()).next_step is NextStep.WAIT
-    reply = two.idles()
-    assert (reply.next_step, reply.missing) == (NextStep.CLOSE, Missing(left=5))
-
-
-def test_a_trap_of_many_sites_over_the_budget_holds_up_no_other_site(client: Redis) -> None:
-    one = node(client, "one", max_pages_per_domain=1)
-    one.pushes(*(one.in_domain(f"trap{number}", "a") for number in range(500)))
-    (taken,) = one.takes(Demand(8, 8))
-    one.pushes(one.in_domain("other", "other"))
+def test_many_sites_over_a_lowered_budget_hold_up_no_other_site(client: Redis) -> None:
+    first = node(client, "first", max_pages_per_site=2)
+    for _ in range(2):
+        first.pushes(*(first.new(site=f"full{number}") for number in range(500)))
+    first.works(*first.takes(Demand(500, 1)))
+    first.leaves()
+    one = node(client, "one", max_pages_per_site=1)
+    one.fill(other=1)
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
         listener.subscribe(one.channel)
         wait_until(lambda: client.pubsub_numsub(one.channel)[0][1])
@@ -473,13 +451,10 @@ def test_a_trap_of_many_sites_over_the_budget_holds_up_no_other_site(client: Red
             wait_until(lambda: listener.get_message(timeout=1.0))  # it is told to ask again
             calls += 1
     assert (calls, [each.site for each in others]) == (7, ["other"])
-    one.finishes(taken, Outcome.NOTHING)
-    (more,) = one.takes(Demand(8, 8))
-    assert more.site.startswith("trap")
-    one.works(more, *others)
+    one.works(*others)
     while (reply := one.idles()).next_step is NextStep.TAKE_MORE:
         assert not one.takes(Demand(8, 8))
-    assert reply.missing == Missing(left=498)
+    assert reply.missing == Missing(left=500)
 
 
 def test_what_a_dead_node_had_of_a_sites_pages_goes_to_others(client: Redis) -> None:

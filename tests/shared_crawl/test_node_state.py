@@ -373,7 +373,7 @@ def test_duplicates_and_requests_over_a_site_s_budget_are_dropped(
     queued = [Queued.DUPLICATE, Queued.YES, Queued.OVER_BUDGET, Queued.OVER_BUDGET]
     node.exchange(queued=queued)
     assert node.engine.dropped == ["http://a/0", "http://a/2", "http://a/3"]
-    assert caplog.text.count("<GET http://a/2> is dropped: its site, or the domain, has all") == 1
+    assert caplog.text.count("<GET http://a/2> is dropped: its site has all") == 1
     assert "http://a/3" not in caplog.text
 
 

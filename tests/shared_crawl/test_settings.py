@@ -13,8 +13,7 @@ from shared_crawl.settings import CHECKS, CrawlSettings, checked
 WRONG: dict[str, Any] = {
     "CRAWL_LEASE": "15 s",
     "CRAWL_MAX_PAGES": -1,
-    "CRAWL_MAX_PAGES_PER_DOMAIN": 1.5,
-    "CRAWL_MAX_PAGES_PER_SITE": "many",
+    "CRAWL_MAX_PAGES_PER_SITE": 1.5,
     "CRAWL_PREFIX": "{crawl}",
     "CRAWL_RECRAWL_AFTER": "a week",
     "CRAWL_RUN": "Monday\n",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from redis import Redis
 
 from shared_crawl.client import Demand, TakenRequest
@@ -100,15 +99,3 @@ def test_a_site_may_have_any_name(client: Redis) -> None:
         one.leaves()
         one.joins()
         assert one.pop() == taken
-
-
-@pytest.mark.parametrize("domain", ["", "example.com", "example.org"])
-def test_a_site_is_known_by_its_name_whatever_its_domain(one: Node, domain: str) -> None:
-    for site in ("example.com", "www.example.com", "a.b.example.com", "domain:example.com"):
-        one.pushes(one.in_domain(site, domain), one.in_domain("other.net", "other.net"))
-        (taken,) = one.takes(Demand(8, 8, frozenset({"other.net"})))
-        assert taken.site == site
-        assert [each.site for each in one.takes(Demand(8, 8))] == ["other.net"]
-        one.pushes(one.in_domain(site, domain))
-        assert one.takes(Demand(8, 8, frozenset({site}))) == []
-        one.works(one.pop())

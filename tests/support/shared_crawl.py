@@ -77,9 +77,6 @@ class Node(CrawlClient):
     ) -> NewRequest:
         return NewRequest(PLACES.new_place(site, score), data, fingerprint.encode())
 
-    def in_domain(self, site: str, domain: str) -> NewRequest:
-        return NewRequest(PLACES.new_place(site, 0, domain=domain), b"")
-
     def pushes(self, *requests: NewRequest) -> list[bool]:
         return [queued is Queued.YES for queued in result_of(self.sync(requests)).queued]
 

@@ -3,9 +3,7 @@
 -- ARGV: the version of keys and scripts; the beginning of the nodes' channels; the calling node; its run; the
 -- length of its lease (ms); the seconds after which a fingerprint counts as new again, 0 for never; then the
 -- script's own.
--- A place is a site, a zero byte, and 18 bytes in the order of the site's requests. A site below its
--- registered domain is named by the domain, a byte 1, and what stands before it: `example.com\1www`; one that
--- is named in another way by the domain, two bytes 1, and its name. No name has a byte 0, 1 or 2.
+-- A place is a site, a zero byte, and 18 bytes in the order of the site's requests. No site has a zero byte.
 
 @include(semaphore_middleware.redis:shared/wall)
 
@@ -36,26 +34,20 @@ local MOST_TRIES = 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes
 local PAGE = '1' -- the outcome of a request; '0': neither
 local FAILED = '2'
-local SITES_LOOKED_AT = 10 -- of a domain, for one without a turn
 local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
 local GIVEN_BACK_AT_ONCE = 250 -- requests of nodes that have died; or all of one
 
-local run_id, ended, previous_run, wall, clock, version_of_run, most_pages, most_of_site, most_of_domain =
-  unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'version', 'most_pages',
-    'most_of_site', 'most_of_domain'))
+local run_id, ended, previous_run, wall, clock, version_of_run, most_pages, most_of_site = unpack(redis.call(
+  'HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'version', 'most_pages', 'most_of_site'))
 
 -- True if the last run is of another version: what its keys hold may mean something else.
 local function is_of_other_version()
   return run_id and version_of_run ~= version
 end
 
--- The budgets: the most pages of the run, of a site and of a domain; 0: no limit. They are the run's, whoever
--- calls.
+-- The budgets: the most pages of the run and of a site; 0: no limit. They are the run's, whoever calls.
 most_pages = tonumber(most_pages or 0)
 most_of_site = tonumber(most_of_site or 0)
-most_of_domain = tonumber(most_of_domain or 0)
-local has_budgets = most_of_site > 0 or most_of_domain > 0
-local NO_BUDGETS = {}
 
 -- Leases are timed by the crawl's own clock. It follows the server's wall clock, in steps of a part of a
 -- lease at most, and never goes back: setting the wall clock ends no lease of a living node.
@@ -87,54 +79,25 @@ end
 
 local has_new_requests = false -- for nodes that wait
 
-local function domain_of(site)
-  return string.match(site, '^[^\1]*')
-end
-
--- A site's name as nodes know it.
-local function name_of(site)
-  local domain, kind, rest = string.match(site, '^([^\1]*)(\1*)(.*)$')
-  return kind == '' and domain or kind == '\1' and rest .. '.' .. domain or rest
-end
-
--- What a site's pages count for: by name in `budgets`, the most pages. Behind a zero byte `budgets` has the
--- number of taken requests.
-local function budgets_of(site)
-  if not has_budgets then return NO_BUDGETS end
-  local found = {}
-  if most_of_site > 0 then found[site] = most_of_site end
-  if most_of_domain > 0 then found[domain_of(site) .. '\2'] = most_of_domain end
-  return found
-end
-
--- The number of requests of a site that may still be taken: each may become a page.
+-- The number of requests of a site that may still be taken: each may become a page. `budgets` has the site's
+-- pages, and under its name with a zero byte how many of its requests are taken.
 local function budget_left(site)
-  local left = math.huge
-  for name, most in pairs(budgets_of(site)) do
-    local pages, taken_now = unpack(redis.call('HMGET', budgets, name, name .. '\0'))
-    left = math.min(left, most - (pages or 0) - (taken_now or 0))
-  end
-  return left
+  if most_of_site == 0 then return math.huge end
+  local pages, taken_now = unpack(redis.call('HMGET', budgets, site, site .. '\0'))
+  return most_of_site - (pages or 0) - (taken_now or 0)
 end
 
 local function has_all_pages(site)
-  for name, most in pairs(budgets_of(site)) do
-    if tonumber(redis.call('HGET', budgets, name) or 0) >= most then return true end
-  end
-  return false
+  return most_of_site > 0 and tonumber(redis.call('HGET', budgets, site) or 0) >= most_of_site
 end
 
 local function count_taken(site, change)
-  for name in pairs(budgets_of(site)) do
-    redis.call('HINCRBY', budgets, name .. '\0', change)
-  end
+  if most_of_site > 0 then redis.call('HINCRBY', budgets, site .. '\0', change) end
 end
 
 -- For when no request is taken.
 local function forget_taken(site)
-  for name in pairs(budgets_of(site)) do
-    redis.call('HDEL', budgets, name .. '\0')
-  end
+  if most_of_site > 0 then redis.call('HDEL', budgets, site .. '\0') end
 end
 
 -- Gives a site the last turn if it has none, or has just had one. Without queued requests, or with all its
@@ -145,22 +108,6 @@ local function give_turn(site, has_had_one)
   elseif has_had_one or not redis.call('ZSCORE', sites, site) then
     redis.call('ZADD', sites, last_turn(), site)
     has_new_requests = has_new_requests or not has_had_one
-  end
-end
-
--- Gives a turn to a site of the domain that has none, as the domain has a budget again: to one of the first.
-local function give_turn_in_domain(domain)
-  if most_of_domain == 0 then return end
-  local from = '[' .. domain .. '\0'
-  for _ = 1, SITES_LOOKED_AT do
-    local place = redis.call('ZRANGE', queue, from, '(' .. domain .. '\2', 'BYLEX', 'LIMIT', 0, 1)[1]
-    if not place then return end
-    local site = site_of(place)
-    if not redis.call('ZSCORE', sites, site) then
-      give_turn(site)
-      return
-    end
-    from = '(' .. site .. '\1'
   end
 end
 
@@ -217,7 +164,7 @@ local function first_suspect(failures, skip)
     redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, SUSPECTS_LOOKED_AT)
   for _, place in ipairs(found) do
     local site = site_of(place)
-    if not skip[name_of(site)] and budget_left(site) > 0 then
+    if not skip[site] and budget_left(site) > 0 then
       return place
     elseif has_all_pages(site) then
       redis.call('ZREM', suspects, place)
@@ -317,11 +264,10 @@ end
 -- Takes a request from a node. True if it had it.
 local function untake(name, place)
   if redis.call('ZREMRANGEBYLEX', taken, bounds_of_taken(name, place)) == 0 then return false end
-  if has_budgets then
+  if most_of_site > 0 then
     local site = site_of(place)
     count_taken(site, -1)
     give_turn(site) -- another of its requests may become the page
-    give_turn_in_domain(domain_of(site))
   end
   return true
 end
@@ -360,13 +306,11 @@ local function finish(place, outcome)
   end
   if outcome == PAGE then
     redis.call('HINCRBY', run, 'pages', 1)
-    for name in pairs(budgets_of(site)) do
-      redis.call('HINCRBY', budgets, name, 1)
-    end
+    if most_of_site > 0 then redis.call('HINCRBY', budgets, site, 1) end
   elseif most_pages > 0 then
     has_new_requests = true -- another request may become the page
   end
-  if has_budgets then give_turn(site) end
+  if most_of_site > 0 then give_turn(site) end
 end
 
 -- Arguments: the number of finished requests, and of each its place and outcome.
