@@ -19,7 +19,7 @@ from semaphore_middleware.scrapy.versions import REQUEST_FIELDS
 from shared_crawl.client import NewRequest
 from shared_crawl.engine import CrawlEngine
 from shared_crawl.keys import Places
-from shared_crawl.serializers import SERIALIZERS, Fields
+from shared_crawl.serializer import Fields, Serializer
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.starts import request_of
 
@@ -45,16 +45,16 @@ def stored(fields: Fields) -> Fields:
 class StartEncoder:
     """Encodes start requests from outside, without the crawl's spider running here.
 
-    `spider` and `serializer` are names. The site of a request is its host.
+    `spider` is a name. The site of a request is its host.
     """
 
-    def __init__(self, settings: BaseSettings, spider: str, serializer: str) -> None:
+    def __init__(self, settings: BaseSettings, spider: str) -> None:
         loader = get_spider_loader(settings)
         try:
             self._spider = loader.load(spider)
         except KeyError:  # another project's; it may have any methods
             self._spider = Spider
-        self._dumps = SERIALIZERS[serializer](()).dumps
+        self._dumps = Serializer(()).dumps
         self._places = Places()
         crawler = Crawler(self._spider, settings.copy_to_dict())
         of_class = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
@@ -86,7 +86,7 @@ class Codec:
         self._settings = settings
         modules = [*spider.settings.getlist("SPIDER_MODULES"), type(spider).__module__]
         packages = {name.partition(".")[0] for name in modules}
-        self._serializer = SERIALIZERS[settings.serializer](packages)
+        self._serializer = Serializer(packages)
         fingerprinter = spider.crawler.request_fingerprinter
         assert fingerprinter is not None, "a crawler has one before its spider is opened"
         self._fingerprint = fingerprinter.fingerprint

@@ -51,7 +51,7 @@ def crawls_of(settings: BaseSettings) -> Crawls:
     """The shared crawls on the server of these settings. Raises as `address_of`."""
     url, url_from = address_of(settings)
     names = (
-        *("CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_RUN", "CRAWL_SERIALIZER"),
+        *("CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_RUN"),
         *("SEMAPHORE_REDIS_CREDENTIALS", "SEMAPHORE_REDIS_OPTIONS"),
     )
     return Crawls(CrawlSettings(url, url_from=url_from, **checked(settings, names)))

@@ -91,9 +91,7 @@ class Crawls:
             begins = not (await crawl.counts()).exists
             try:  # the reply to the call that joins may be lost
                 joined = await crawl.join(new_run=self._settings.run == "new")
-                in_common = joined.identity
-                serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
-                encoder = StartEncoder(settings, in_common.get("spider", name), serializer)
+                encoder = StartEncoder(settings, joined.identity.get("spider", name))
                 for batch in _batches_of(written, encoder):
                     found.update((await crawl.sync(batch, working=True)).queued)
             finally:

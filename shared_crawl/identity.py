@@ -26,7 +26,6 @@ def identity_of(
     return {
         "spider": spider.name,
         "CRAWL_VERSION": settings.version or _source_hash(type(spider)),
-        "CRAWL_SERIALIZER": settings.serializer,
         **_texts(arguments),
     }
 

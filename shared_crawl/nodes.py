@@ -29,7 +29,7 @@ class CrawlNode:
     oldest_for: float | None
     """Seconds since it took the oldest of them."""
     oldest: str | None
-    """The URL of that one; its site, if the crawl's requests are pickled."""
+    """The URL of that one; its site, if the server has lost the request."""
 
 
 def nodes_commands(keys: CrawlKeys) -> list[tuple[Any, ...]]:
@@ -91,7 +91,7 @@ def _leases(reply: Sequence[bytes]) -> Iterable[tuple[bytes, float]]:
 
 
 def _url_of(data: bytes | None) -> str:
-    """The URL of a stored request; empty if it is not JSON."""
+    """The URL of a stored request; empty if it is lost."""
     with suppress(ValueError, TypeError, LookupError):
         return str(json.loads(data or b"")["url"])
     return ""

@@ -14,7 +14,6 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware import SettingsError
 from semaphore_middleware.model.options import check_credentials, check_redis_options
 from semaphore_middleware.model.validation import (
-    check_choice,
     check_integer,
     check_number,
     check_period,
@@ -26,7 +25,6 @@ from semaphore_middleware.model.validation import (
 from semaphore_middleware.model.validation import checked as checked_value
 from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.scrapy.engine import spider_name
-from shared_crawl.serializers import SERIALIZERS
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -68,7 +66,6 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_PREFIX": check_prefix,
     "CRAWL_RECRAWL_AFTER": partial(check_period, allowed=PERIOD),
     "CRAWL_RUN": _run_name,
-    "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
     "CRAWL_START_KEY": _text,
     "CRAWL_START_ONCE": _truth,
     "CRAWL_VERSION": lambda value, _: str(value),
@@ -103,7 +100,6 @@ class CrawlSettings:
     redis_credentials: Callable[[], object] | None = None
     redis_options: Mapping[str, Any] | None = None
     run: str = ""
-    serializer: str = "json"
     start_key: str | None = None
     start_once: bool | None = None
     start_timeout: float | None = None

@@ -1019,10 +1019,13 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         within_itself.append(within_itself)
         request = Request("http://a/", meta={"value": within_itself})
         assert not node.scheduler.enqueue_request(request)
-        assert "meta or cb_kwargs hold lists or dicts that are nested too deeply" in caplog.text
+        assert "meta['value'] = [[...]]: its lists or dicts are nested too deeply" in caplog.text
         bad: list[Any] = [Unstorable(), 10**5000, {"a": Unstorable()}]
         for value in bad:
             assert not node.scheduler.enqueue_request(Request("http://a/", meta={"value": value}))
+            assert "<GET http://a/> cannot be stored, and is dropped: meta['value'] = " in (
+                caplog.messages[-1]
+            )
         for priority in (math.nan, 10**400):
             request = Request("http://a/")
             request.priority = priority  # type: ignore[assignment]

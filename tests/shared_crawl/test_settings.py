@@ -17,7 +17,6 @@ WRONG: dict[str, Any] = {
     "CRAWL_PREFIX": "{crawl}",
     "CRAWL_RECRAWL_AFTER": "a week",
     "CRAWL_RUN": "Monday\n",
-    "CRAWL_SERIALIZER": "xml",
     "CRAWL_START_ONCE": "maybe",
     "CRAWL_WAIT": "long",
     "SEMAPHORE_REDIS_CREDENTIALS": 3,

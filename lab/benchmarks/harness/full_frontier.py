@@ -24,7 +24,7 @@ from shared_crawl.client import (
 from shared_crawl.codec import stored
 from shared_crawl.keys import Places
 from shared_crawl.prefetch import MAX_READY, PREFETCH_TARGET, SITE_BATCH
-from shared_crawl.serializers import JsonSerializer
+from shared_crawl.serializer import Serializer
 from shared_crawl.settings import CrawlSettings
 from tests.support.servers import RedisServer
 
@@ -74,7 +74,7 @@ class FullFrontier:
         self._server, self._client = server, client
         self._crawl = CrawlClient(CrawlSettings(server.url, NAME, "node", lease=3600))
         self._places = Places()
-        self._dumps = JsonSerializer(()).dumps
+        self._dumps = Serializer(()).dumps
         self._random = Random(1)
         self._pages = 0
         self._in_hand: list[TakenRequest] = []

@@ -1,10 +1,9 @@
-"""The two ways to write a request's fields as bytes: JSON and pickle."""
+"""A request's fields as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -82,7 +81,7 @@ def _zone(value: datetime | time) -> tzinfo | None:
     return timezone(offset)
 
 
-class JsonSerializer:
+class Serializer:
     """Writes a request's fields as JSON. The values in `meta` and `cb_kwargs` come back unchanged.
 
     JSON may name item classes of these `packages` only: a user with access to the server must not
@@ -93,19 +92,19 @@ class JsonSerializer:
         self._packages = frozenset(packages)
 
     def dumps(self, fields: Fields) -> bytes:
-        """Raises `TypeError` for a value that JSON would change."""
+        """Raises `TypeError` for a value that JSON would change, with its key."""
         try:
-            plain = {
-                name: self._to_json(value)
-                for name, value in fields.items()
-                if name not in ("body", "headers")
-            }
-        except TypeError as error:
-            raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
-        except RecursionError:
-            raise TypeError(
-                "meta or cb_kwargs hold lists or dicts that are nested too deeply"
-            ) from None
+            return json.dumps(self._plain(fields), separators=(",", ":")).encode()
+        except Exception:
+            self._raise_for_key(fields)
+            raise
+
+    def _plain(self, fields: Fields) -> Fields:
+        plain = {
+            name: self._to_json(value)
+            for name, value in fields.items()
+            if name not in ("body", "headers")
+        }
         if "headers" in fields:
             plain["headers"] = {
                 name.decode("latin-1"): [value.decode("latin-1") for value in values]
@@ -113,7 +112,20 @@ class JsonSerializer:
             }
         if "body" in fields:
             plain["body"] = b64encode(fields["body"]).decode()
-        return json.dumps(plain, separators=(",", ":")).encode()
+        return plain
+
+    def _raise_for_key(self, fields: Fields) -> None:
+        """Look for the key with a value that cannot be written, and raise `TypeError`."""
+        for name, value in fields.items():
+            has_keys = name in ("meta", "cb_kwargs")
+            for key, part in value.items() if has_keys else [(name, value)]:
+                try:
+                    json.dumps(self._to_json({key: part}))
+                except Exception as error:
+                    where = f"{name}[{shown(key)}]" if has_keys else name
+                    is_deep = isinstance(error, RecursionError)
+                    reason = "its lists or dicts are nested too deeply" if is_deep else error
+                    raise TypeError(f"{where} = {shown(part)}: {reason}") from None
 
     def loads(self, data: bytes) -> Fields:
         """The fields. Raises any error for data not written here."""
@@ -146,7 +158,7 @@ class JsonSerializer:
             return self._page_method_to_json(value)
         if ItemAdapter.is_item(value) and not isinstance(value, dict):
             return self._item_to_json(value)
-        raise TypeError(f"{shown(value)} is of a type that JSON cannot hold, {kind.__qualname__}")
+        raise TypeError(f"JSON cannot hold values of the type {kind.__qualname__}")
 
     def _from_json(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -211,27 +223,3 @@ def _is_argument(cls: type, name: str) -> bool:
     if dataclasses.is_dataclass(cls):
         return any(field.name == name and field.init for field in dataclasses.fields(cls))
     return True
-
-
-class PickleSerializer:
-    """Writes a request's fields as a pickle: more than JSON can hold. A pickle can name any code to
-    run: a user who can write to the server can run code on every node.
-    """
-
-    def __init__(self, _packages: Collection[str]) -> None: ...
-
-    def dumps(self, fields: Fields) -> bytes:
-        """Raises any error for a value without a pickle."""
-        return pickle.dumps(fields, protocol=4)
-
-    def loads(self, data: bytes) -> Fields:
-        """The fields. Raises any error for data not written here."""
-        fields: Fields = pickle.loads(data)
-        return fields
-
-
-SERIALIZERS: Mapping[str, type[JsonSerializer | PickleSerializer]] = {
-    "json": JsonSerializer,
-    "pickle": PickleSerializer,
-}
-"""By their names in `CRAWL_SERIALIZER`."""
