@@ -27,7 +27,7 @@ from shared_crawl.nodes import CrawlNode, Holdings, nodes_commands
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.sums import NO_STATS
 
-VERSION = "5"
+VERSION = "6"
 """The version of keys and scripts: nodes share a run only with nodes of the same one. Change it if
 nodes of the one before would not understand what is new.
 """
@@ -65,6 +65,8 @@ class Outcome(Enum):
     """The spider got a response; if it has the status of a server's error, by a callback."""
     FAILED = b"2"
     """No response, or a server's error that no callback got. It is kept for another try."""
+    REFUSED = b"3"
+    """It names a class that this node does not take from the server. It is set aside."""
 
 
 @dataclass(slots=True)
@@ -422,13 +424,13 @@ class CrawlClient:
         finished: Sequence[TakenRequest] = (),
         demand: Demand = NO_DEMAND,
         working: bool = False,
-        unreadable: Sequence[bytes] = (),
+        unreadable: Sequence[TakenRequest] = (),
         stats: Mapping[str, int] = NO_STATS,
         stopping: bool = False,
         held: Held | None = None,
     ) -> SyncReply:
-        """Queue new requests, forget finished ones, give back unreadable ones (by place), store the
-        node's numbers, take other requests: in this order.
+        """Queue new requests, forget finished ones, give back unreadable ones, store the node's
+        numbers, take other requests: in this order.
 
         After a call whose reply was lost, the next one names what is `held`: the server gives back
         what the node does not know of.
@@ -444,8 +446,7 @@ class CrawlClient:
             len(new),
             *itertools.chain.from_iterable(map(self._new_fields, new)),
             *_fields(finished),
-            len(unreadable),
-            *unreadable,
+            *_fields(unreadable),
             *_held_fields(held),
             *_pairs(stats),
             demand.requests,

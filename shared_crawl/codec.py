@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import Counter
 
@@ -15,13 +16,14 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import request_from_dict
 
+from semaphore_middleware.model.validation import shown
 from semaphore_middleware.scrapy.versions import REQUEST_FIELDS
 from shared_crawl.client import NewRequest
 from shared_crawl.engine import CrawlEngine
 from shared_crawl.keys import Places
-from shared_crawl.serializer import Fields, Serializer
+from shared_crawl.serializer import Fields, Serializer, UnknownClassError, loaded_class
 from shared_crawl.settings import CrawlSettings
-from shared_crawl.starts import request_of
+from shared_crawl.starts import METHODS, request_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +121,7 @@ class Codec:
                 f"{error}; allowed as callback and errback is a method of it"
             ) from None
         if type(request) is not Request:
-            _check_copy(request, request_from_dict(fields, spider=self._spider))
+            _check_copy(request, self._request_of(fields))
         self._engine.leave_out_own_proxy(fields)
         if cookies := self._cookies_for(request):
             fields[JAR] = cookies
@@ -150,18 +152,39 @@ class Codec:
         self._starts.clear()
 
     def decode(self, data: bytes) -> Request:
-        """The request in a server's data. Puts its session's cookies into this node's jar. Raises
-        any error if the spider has changed since.
+        """The request in a server's data. Puts its session's cookies into this node's jar.
+
+        Raises `UnknownClassError` for a class that is not taken from the server, and any error if
+        the spider has changed since.
         """
         fields = self._serializer.loads(data)
         cookies = fields.pop(JAR, ())
-        request = request_from_dict(fields, spider=self._spider)
+        request = self._request_of(fields)
         jar = request.meta.get("cookiejar")
         if cookies:
             self._engine.add_cookies(jar, cookies)
         if jar is None and (cookies or request.cookies or request.method != "GET"):
             self._session_domains.update(_domains_of(request))
         return request
+
+    def _request_of(self, fields: Fields) -> Request:
+        """The request with these fields. They may come from whoever can write to the server: they
+        choose among imported classes of requests, and among the spider's methods.
+        """
+        if "_class" in fields:
+            module, _, name = fields["_class"].rpartition(".")
+            found = loaded_class(module, name)
+            if found is None or not issubclass(found, Request):
+                raise UnknownClassError(
+                    f"{shown(fields['_class'])} names no subclass of scrapy.Request in an imported "
+                    "module"
+                )
+        for field in METHODS:
+            name = str(fields.get(field) or "")
+            is_method = inspect.ismethod(getattr(self._spider, name, None))
+            if name and (name.startswith("__") or not is_method):
+                raise ValueError(f"{field} {name!r} is not a method of the spider")
+        return request_from_dict(fields, spider=self._spider)
 
     def _cookies_for(self, request: Request) -> list[Fields]:
         """The cookies to store with a request: all cookies of its `cookiejar`. Of the default

@@ -135,9 +135,9 @@ DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it", ask
 RETRY = _verb(
     "retry",
     "put requests that were set aside or have failed back into the queues",
-    "Put back into the queues the requests that were set aside, because three nodes have failed "
-    "with them, and those that have brought no page; and entries of CRAWL_START_KEY that were not "
-    "start requests. If the crawl has ended, the next node goes on with it.",
+    "Put back into the queues the requests that were set aside, as no node could fetch or read "
+    "them, and those that have brought no page; and entries of CRAWL_START_KEY that were not start "
+    "requests. If the crawl has ended, the next node goes on with it.",
 )
 
 # `status` ----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class Counts:
     sites: int  # with queued requests
     queued: int  # requests to be taken
     taken: int  # requests taken by nodes, and not finished
-    set_aside: int  # requests that three nodes have failed with, and unreadable start requests
+    set_aside: int  # requests, and start requests, that no node could fetch or read
     failed: int  # requests without a page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # fetched

@@ -19,7 +19,6 @@ class FrontierCommand(VerbCommand):
     def long_desc(self) -> str:
         return (
             "Shows the crawls that many nodes share: how many nodes take part, how many sites have "
-            "queued requests, and how many requests are queued, taken by nodes, and set aside "
-            "because three nodes have failed with them or because they are entries of "
-            "CRAWL_START_KEY that are not requests. The server is that of the semaphore."
+            "queued requests, and how many requests are queued, taken by nodes, and set aside, as "
+            "no node could fetch or read them. The server is that of the semaphore."
         )

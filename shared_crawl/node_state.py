@@ -35,6 +35,7 @@ from shared_crawl.client import (
     Missing,
     NewRequest,
     NextStep,
+    Outcome,
     Queued,
     SyncReply,
     TakenRequest,
@@ -46,6 +47,7 @@ from shared_crawl.engine import CrawlEngine
 from shared_crawl.keys import Places
 from shared_crawl.outbox import MAX_NEW_REQUESTS, Outbox
 from shared_crawl.prefetch import Prefetch
+from shared_crawl.serializer import UnknownClassError
 from shared_crawl.settings import CrawlSettings
 from shared_crawl.spider_start import SpiderStart
 from shared_crawl.sums import SummedStats
@@ -70,7 +72,7 @@ class SyncCall:
     finished: Sequence[TakenRequest]
     demand: Demand
     working: bool
-    unreadable: Sequence[bytes]
+    unreadable: Sequence[TakenRequest]
     stats: Mapping[str, int]
     stopping: bool = False
     held: Held | None = None
@@ -136,7 +138,7 @@ class NodeState:
         self._was_heard = True  # the reply to the last call with a demand
         self._renewal_at = 0.0
         self._check_at = math.inf  # a waiting node then asks the server again
-        self._unreadable: list[bytes] = []  # places of requests to be given back
+        self._unreadable: list[TakenRequest] = []  # to be given back
         self._request_limit = MAX_NEW_REQUESTS  # of a call, each way
         self._log_wait_at = 0.0
         self._idle = Idle.NO
@@ -249,7 +251,7 @@ class NodeState:
         # Scrapy counts as idle with a request between downloader and spider. That request has to
         # be finished first, even if it is of a run that the server has lost.
         is_done = self.prefetch.has_only(finished) and not self._engine.in_progress
-        return is_done and not self.outbox
+        return is_done and not self.has_unsent
 
     def _sync_call(self, now: float, finished: list[TakenRequest]) -> SyncCall | None:
         new = self.outbox.next_batch(self._request_limit)
@@ -352,9 +354,13 @@ class NodeState:
             try:
                 self.prefetch.add_taken(self.codec.decode(taken.data), taken)
             except Exception as error:
-                self._unreadable.append(taken.place)
+                self._unreadable.append(taken)
                 self.has_work.set()
-                self._on_misfit(error)
+                if isinstance(error, UnknownClassError):
+                    taken.outcome = Outcome.REFUSED
+                    self._log_refused(error)
+                else:
+                    self._on_misfit(error)
         self.prefetch.on_taken(demand, requests)
 
     def _on_starts(self, claims: Claims, now: float) -> None:
@@ -452,6 +458,14 @@ class NodeState:
                 name,
                 self._settings.name,
             )
+
+    def _log_refused(self, error: UnknownClassError) -> None:
+        self._stats.inc_value("scheduler/set_aside/redis")
+        logger.warning(
+            "A request is set aside: %s. scrapy frontier retry %s puts it back",
+            error,
+            self._settings.name,
+        )
 
     def _log_gone(self, text: str, count: int) -> None:
         if count:

@@ -96,9 +96,10 @@ class Prefetch:
 
     def add_taken(self, request: Request, taken: TakenRequest) -> None:
         """Keep a request until the engine asks for it."""
+        site = taken.site  # an error for one that is no text leaves nothing behind
         self._queue.push(request)
         self._ready[request] = taken
-        self._ready_of_site[taken.site] += 1
+        self._ready_of_site[site] += 1
 
     def start_next(self) -> Request | None:
         """The next request, or None if none is ready but those of full sites."""

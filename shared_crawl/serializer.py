@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,7 @@ from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -81,10 +83,14 @@ def _zone(value: datetime | time) -> tzinfo | None:
     return timezone(offset)
 
 
+class UnknownClassError(TypeError):
+    """A stored request names a class that this node does not take from the server."""
+
+
 class Serializer:
     """Writes a request's fields as JSON. The values in `meta` and `cb_kwargs` come back unchanged.
 
-    JSON may name item classes of these `packages` only: a user with access to the server must not
+    JSON may name item classes of these `packages` only: whoever can write to the server must not
     choose any class of any package.
     """
 
@@ -193,20 +199,26 @@ class Serializer:
 
     def _class_of(self, path: str) -> type:
         module, _, qualified_name = path.partition(":")
-        if module.partition(".")[0] not in self._packages:
-            allowed = ", ".join(sorted(self._packages))
-            raise TypeError(f"{path} is of none of the project's packages ({allowed})")
-        return _item_class(module, qualified_name)
+        is_own = module.partition(".")[0] in self._packages
+        found = loaded_class(module, qualified_name) if is_own else None
+        if found is None or not ItemAdapter.is_item_class(found):
+            raise UnknownClassError(
+                f"{shown(path)} names no item class in an imported module of the project's "
+                f"packages ({', '.join(sorted(self._packages))})"
+            )
+        return found
 
 
-@cache
-def _item_class(module: str, qualified_name: str) -> type:
-    found: Any = import_module(module)
+def loaded_class(module: str, qualified_name: str) -> type | None:
+    """The class that an imported module defines. Nothing is imported, and no attribute is computed:
+    whoever can write to the server must not choose code to run.
+    """
+    found: Any = sys.modules.get(module)
     for name in qualified_name.split("."):
-        found = getattr(found, name, None)
-    if not (isinstance(found, type) and ItemAdapter.is_item_class(found)):
-        raise TypeError(f"{module}:{qualified_name} is not an item class")
-    return found
+        found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
+    names = (module, qualified_name)
+    is_own = isinstance(found, type) and (found.__module__, found.__qualname__) == names
+    return found if is_own else None
 
 
 def _made(cls: type, fields: dict[str, Any]) -> Any:

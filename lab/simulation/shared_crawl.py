@@ -780,7 +780,8 @@ class Crawl:
             return
         node = self._named(name)
         held = node.scheduler.state.prefetch.held()
-        unknown = places.difference(held.ready, held.started, node.scheduler.state._unreadable)
+        unreadable = (taken.place for taken in node.scheduler.state._unreadable)
+        unknown = places.difference(held.ready, held.started, unreadable)
         if unknown and not (self._overtaken or self.has_lost_data):
             self.violate(f"STRANDED in {node.host.name}: {sorted(unknown)}")
 

@@ -5,9 +5,9 @@
 -- and takes no more: see `stop_dead_nodes`; number of new
 -- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
 -- none; without a place the claim is set aside); the finished requests, see `finish_all`; number of
--- unreadable requests, and their places; what the node has, see `compare`; the node's numbers, see
--- `write_stats`; most requests to take; most of these of one site; 1 if one may be a suspect; 1 if it may be
--- a request to be done alone; the sites to skip.
+-- unreadable requests, and of each its place, and its outcome: 3 if it is to be set aside at once; what the
+-- node has, see `compare`; the node's numbers, see `write_stats`; most requests to take; most of these of one
+-- site; 1 if one may be a suspect; 1 if it may be a request to be done alone; the sites to skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
 -- pages; place, data and number of failed tries of each request taken; 1 if the node works and had lost its
 -- lease, so that its requests went back to the queues, or has not heard of that; the data of each request set
@@ -125,12 +125,17 @@ finish_all()
 
 for _ = 1, next_number() do
   local place = next_argument()
+  local is_refused = next_argument() == REFUSED
   local first, last = bounds_of_taken(node, place)
   local member = redis.call('ZRANGE', taken, first, last, 'BYLEX', 'LIMIT', 0, 1)[1]
   if member then
     local _, _, failures = read_taken(member)
     untake(node, place)
-    suspect(place, failures, true)
+    if is_refused then
+      move_data(place, aside)
+    else
+      suspect(place, failures, true)
+    end
   end
 end
 

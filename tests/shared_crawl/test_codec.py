@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import OrderedDict
@@ -9,7 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NamedTuple
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,12 +20,13 @@ from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
-from scrapy.http import Response
+from scrapy.http import JsonRequest, Response, XmlRpcRequest
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from shared_crawl.codec import Codec
 from shared_crawl.engine import CrawlEngine
+from shared_crawl.serializer import Serializer, UnknownClassError
 from shared_crawl.settings import CrawlSettings
 
 
@@ -252,6 +256,67 @@ def test_only_what_a_request_has_of_its_own_is_stored() -> None:
         copy = books.decode(stored)
         assert copy.to_dict(spider=books._spider) == plain.to_dict(spider=books._spider)
     assert books.decode(books.encode(b"", Api("http://a/", "GET")).data).method == "GET"
+
+
+class Lazy(ModuleType):
+    """A module that makes its attributes when somebody asks for one."""
+
+    made: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.made.append(name)
+        raise AttributeError(name)
+
+
+UNKNOWN = (
+    *("os.system", "subprocess.Popen", "builtins.eval", "scrapy.spiders.Spider"),
+    *("antigravity.Request", "lazy.Request", "Request", "", "."),
+    "tests.shared_crawl.test_codec.Search.__init__",
+    "scrapy.http.request.form.FormRequest.attributes",
+    "tests.shared_crawl.test_codec.Request",  # of another module
+)
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_nothing_is_imported_or_called_for_a_stored_class(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    before = set(sys.modules)
+    stored = json.dumps({"url": "http://a/", "_class": path}).encode()
+    with pytest.raises(UnknownClassError, match=re.escape(repr(path))):
+        codec().decode(stored)
+    assert set(sys.modules) == before
+    assert "Request" not in Lazy.made
+
+
+@pytest.mark.parametrize("of_class", [FormRequest, JsonRequest, XmlRpcRequest, Search])
+def test_a_request_of_an_imported_class_comes_back(of_class: type[Request]) -> None:
+    request = of_class("http://a/", meta={"value": 1})
+    back = codec().decode(codec().encode(b"", request).data)
+    assert (type(back), back.meta) == (of_class, {"value": 1})
+
+
+def test_nothing_is_imported_for_a_stored_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unimported").mkdir()
+    (tmp_path / "unimported" / "items.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    stored = {"meta": {"item": {"=": "unimported.items:Book", "v": {}}}}
+    with pytest.raises(UnknownClassError, match=r"'unimported\.items:Book' names no"):
+        Serializer({"unimported"}).loads(json.dumps(stored).encode())
+
+
+NO_METHODS = ("__init__", "__class__", "crawler", "logger.info", "parse_nothing", "3")
+
+
+@pytest.mark.parametrize("field", ["callback", "errback"])
+@pytest.mark.parametrize("name", NO_METHODS)
+def test_a_stored_callback_is_a_method_of_the_spider(field: str, name: str) -> None:
+    stored = json.dumps({"url": "http://a/", field: name}).encode()
+    with pytest.raises(ValueError, match=f"{field} '{name}' is not a method of the spider"):
+        codec().decode(stored)
 
 
 OTHERS = ("scrapy.http:Request", "os:system", "tests.shared_crawl.test_codec:Kind")

@@ -41,7 +41,7 @@ def test_no_request_is_missed(client: Redis, one: Node, parts: list[str]) -> Non
 def test_what_is_still_queued_is_not_queued_again(client: Redis, one: Node) -> None:
     one.fill(a=5)
     (suspect,) = one.takes(Demand(1, 1))
-    result_of(one.sync(unreadable=[suspect.place]))
+    result_of(one.sync(unreadable=[suspect]))
     lose(client, one, "queue")
     one.fill(b=3)
     taken, queued_again, _ = does_all(one)

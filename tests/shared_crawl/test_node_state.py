@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from shared_crawl.client import (
     IdleReply,
     Missing,
     NextStep,
+    Outcome,
     Queued,
     SyncReply,
     TakenRequest,
@@ -360,9 +362,40 @@ def test_an_unreadable_request_goes_back_and_ends_the_node(node: Node) -> None:
     node.exchange(unreadable, node.taken("http://a/"))
     assert len(node.misfits) == 1
     assert node.state.has_unsent
-    assert node.exchange().unreadable == (b"place",)
+    assert node.exchange().unreadable == (unreadable,)
     assert not node.state.has_unsent
     assert node.asks() is not None
+
+
+def test_a_place_that_is_no_text_ends_the_node_without_further_errors(node: Node) -> None:
+    assert node.asks() is None
+    hostile = replace(node.taken("http://a/"), place=b"\xff" * 20)
+    node.exchange(hostile)
+    assert len(node.misfits) == 1
+    assert node.asks() is None
+    assert node.exchange().unreadable == (hostile,)
+
+
+def test_a_request_of_an_unknown_class_is_set_aside_and_the_node_goes_on(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert node.asks() is None
+    refused = TakenRequest(b"place", b'{"url": "http://a/", "_class": "os.system"}')
+    node.exchange(refused, node.taken("http://b/"))
+    assert node.misfits == []
+    (line,) = caplog.messages
+    assert line.startswith("A request is set aside: 'os.system' names no subclass of")
+    assert node.exchange().unreadable == (refused,)
+    assert refused.outcome is Outcome.REFUSED
+    assert node.asks() is not None
+
+
+def test_what_cannot_be_read_is_sent_before_the_node_is_idle(node: Node) -> None:
+    assert node.asks() is None
+    node.exchange(TakenRequest(b"place", b'{"url": "http://a/", "_class": "os.system"}'))
+    assert isinstance(node.idles(), SyncCall)
+    node.exchange()
+    assert isinstance(node.idles(), IdleCall)
 
 
 def test_duplicates_and_requests_over_a_site_s_budget_are_dropped(

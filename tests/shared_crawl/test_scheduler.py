@@ -29,7 +29,7 @@ from semaphore_middleware.scrapy.engine import (
     SpiderClosingError,
 )
 from shared_crawl import node_state, outbox, scheduler, session, spider_start
-from shared_crawl.client import CrawlClient, Demand, Ending, NextStep, SyncReply
+from shared_crawl.client import CrawlClient, Demand, Ending, NextStep, SyncReply, TakenRequest
 from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
@@ -903,7 +903,7 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
         assert node.session._task
         assert isinstance(place, bytes)
         node.session._task.cancel()  # the end comes before it can say so
-        node.state._unreadable.append(place)
+        node.state._unreadable.append(TakenRequest(place, b""))
     assert client.zrange(node.key("suspects"), 0, -1, withscores=True) == [(place, 1)]
 
 
@@ -1023,9 +1023,8 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         bad: list[Any] = [Unstorable(), 10**5000, {"a": Unstorable()}]
         for value in bad:
             assert not node.scheduler.enqueue_request(Request("http://a/", meta={"value": value}))
-            assert "<GET http://a/> cannot be stored, and is dropped: meta['value'] = " in (
-                caplog.messages[-1]
-            )
+            named = "<GET http://a/> cannot be stored, and is dropped: meta['value'] = "
+            assert caplog.messages[-1].startswith(named)
         for priority in (math.nan, 10**400):
             request = Request("http://a/")
             request.priority = priority  # type: ignore[assignment]
@@ -1047,6 +1046,23 @@ async def test_what_cannot_be_read_ends_a_node_that_has_dropped_a_request(
         other.push(b"no JSON")
         node.scheduler.next_request()
         await eventually(lambda: "This node cannot read a request" in caplog.text)
+
+
+async def test_a_request_of_an_unknown_class_holds_up_no_node(
+    client: Redis, caplog: Logged
+) -> None:
+    async with joined(client) as node:
+        other = Node(client, "books", "other")
+        other.joins()
+        other.push(b'{"url": "http://a/1", "_class": "os.system"}')
+        await node.visits("http://a/2")
+        await node.idles()
+        assert caplog.text.count("'os.system'") == 1
+        assert "without the requests that are set aside: 1" in caplog.text
+        assert node.stat("scheduler/set_aside/redis") == 1
+        assert node.closes("finished")
+    assert other.size.set_aside == 1
+    assert result_of(other.retry()) == 1
 
 
 async def test_without_the_add_on_a_site_is_a_host(client: Redis) -> None:

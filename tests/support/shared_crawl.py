@@ -101,7 +101,7 @@ class Node(CrawlClient):
 
     def cannot_read(self, taken: TakenRequest) -> list[bytes]:
         """Give it back as unreadable; what is set aside now."""
-        return result_of(self.sync(unreadable=[taken.place])).set_aside
+        return result_of(self.sync(unreadable=[taken])).set_aside
 
     def finishes(self, taken: TakenRequest, outcome: Outcome) -> None:
         taken.outcome = outcome
@@ -157,7 +157,7 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
     await crawl.sync(finished=[page])
     for _ in range(3):
         (taken,) = (await crawl.sync(demand=ONE)).taken
-        await crawl.sync(unreadable=[taken.place])
+        await crawl.sync(unreadable=[taken])
     await crawl.idle()
     await crawl.link.close()
 

@@ -32,8 +32,9 @@ local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
 local TRIES_BEFORE_ALONE = 2 -- of a request
 local MOST_TRIES = 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes
-local PAGE = '1' -- the outcome of a request; '0': neither
+local PAGE = '1' -- the outcome of a request; '0': none of these
 local FAILED = '2'
+local REFUSED = '3' -- of an unreadable one
 local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
 local GIVEN_BACK_AT_ONCE = 250 -- requests of nodes that have died; or all of one
 
