@@ -12,7 +12,7 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -1121,13 +1121,14 @@ class _LogWatch(logging.Handler):
 def _in_place(crawl: Crawl) -> Iterator[None]:
     """Logs go to the run, and a scheduler's work is awaited without a reactor."""
     watch = _LogWatch(crawl)
-    with pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
         for module in (outbox, node_state):
             patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         patch.setattr(session, "STARTS_PER_CALL", crawl.plan.most_new)
         for logger in map(logging.getLogger, ("shared_crawl", "semaphore_middleware")):
+            stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.INFO)
             patch.setattr(logger, "propagate", False)
             patch.setattr(logger, "handlers", [watch])
