@@ -1,4 +1,4 @@
-"""docker-compose.yml and the scripts of its containers, as far as no container is needed."""
+"""The files of compose and the scripts of the containers, as far as no container is needed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,31 @@ from semaphore_middleware.redis.keys import Keys
 from tests.support.paths import REPOSITORY
 from tests.support.servers import wait_until
 
-FILE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text("utf-8"))
+FILE, MONITORING = (
+    yaml.safe_load((REPOSITORY / name).read_text("utf-8"))
+    for name in ("docker-compose.yml", "docker/compose.monitoring.yml")
+)
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+BESIDE: dict[str, dict[str, Any]] = MONITORING["services"]
 
 
 def test_only_the_nodes_reach_the_server_and_nobody_from_outside() -> None:
     server = SERVICES["redis"]
-    in_network = {name for name, each in SERVICES.items() if "redis" in each["networks"]}
+    in_network = {
+        name
+        for services in (SERVICES, BESIDE)
+        for name, each in services.items()
+        if "redis" in each.get("networks", ())
+    }
     assert (in_network, server["networks"]) == ({"redis", "node"}, ["redis"])
     assert FILE["networks"]["redis"] == {"internal": True}
-    ports = [port for each in SERVICES.values() for port in each.get("ports", [])]
+    ports = [port for each in BESIDE.values() for port in each.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    assert not {"ports", "network_mode"} & {*server, *SERVICES["node"]}
+    assert not {"ports", "network_mode"} & set().union(*SERVICES.values(), BESIDE["node"])
 
 
 def test_the_server_keeps_everything() -> None:
-    command = " ".join(SERVICES["redis"]["command"])
+    command = SERVICES["redis"]["command"]
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
 
@@ -53,11 +62,13 @@ def test_our_containers_may_do_as_little_as_possible(name: str) -> None:
 
 
 def test_what_is_mounted_and_pulled_is_there_and_pinned() -> None:
-    for service in SERVICES.values():
-        for source, *_ in (volume.split(":") for volume in service.get("volumes", [])):
-            is_there = (REPOSITORY / source).exists() if source[0] == "." else None
-            assert is_there or source in FILE["volumes"], source
-        assert "build" in service or re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+    for file in (FILE, MONITORING):
+        for name, service in file["services"].items():
+            for source, *_ in (volume.split(":") for volume in service.get("volumes", [])):
+                is_there = (REPOSITORY / source).exists() if source[0] == "." else None
+                assert is_there or source in file["volumes"], source
+            is_known = "build" in service or (file is MONITORING and name in SERVICES)
+            assert is_known or re.search(r":v?\d+\.\d+\.\d+$", service["image"])
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: apt-get install prometheus")
