@@ -35,8 +35,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", help=f"0 picks a free port (default: {PORT})")
     parser.add_argument(
         "--token",
-        help="the password for changes from the page; without one the page is read-only. If "
-        f"others use this machine, set {TOKEN} in the environment instead: they can see "
+        help="the password to pause and resume sites from the page; without one it is read-only. "
+        f"If others use this machine, set {TOKEN} in the environment instead: they can see "
         "command lines",
     )
 

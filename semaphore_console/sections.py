@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,14 +15,12 @@ GROUP = "semaphore_console.sections"
 
 
 class Section(Protocol):
-    """Rows of the page, under the entry point's name, and changes to them."""
+    """Rows of the page, under the entry point's name."""
 
     label: str
     """The kind of a row, in one word: the prefix of its metrics, and the name of their label."""
     gauges: Mapping[str, str]
     """The metrics among the parts of a row, and the help of each."""
-    actions: Collection[str]
-    """The changes allowed from the page."""
 
     @property
     def server(self) -> str:
@@ -30,9 +28,6 @@ class Section(Protocol):
 
     async def survey(self) -> Sequence[Mapping[str, Any]]:
         """All rows, the most important first; each has a `name`."""
-
-    async def act(self, action: str, name: str) -> dict[str, int] | None:
-        """Make a change to a row, and return the numbers to show. Raises `SettingsError`."""
 
 
 def load_sections(settings: BaseSettings) -> dict[str, Section]:

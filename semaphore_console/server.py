@@ -56,8 +56,8 @@ HEADERS = {
 
 
 def make_runner(admin: Admin, sections: Mapping[str, Section], auth: Auth) -> web.AppRunner:
-    """The page's server, not listening yet. It reads and changes the Redis server by `admin`, which
-    it does not close, and by the `sections`.
+    """The page's server, not listening yet. It reads the Redis server by `admin`, which it does not
+    close, and by the `sections`, and changes it by `admin`.
     """
     page = Page(admin, sections, auth)
     app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
@@ -155,7 +155,6 @@ class Page:
             "problem": _problem(self._poller),
             "problem_since": self._poller.away_since,
             "can_change": self._auth.allows_changes,
-            "lease": self._admin.lease,
             **shown,
         }
         for name, poller in self._pollers.items():
@@ -192,15 +191,13 @@ class Page:
         if request.content_type != "application/json":
             raise web.HTTPUnsupportedMediaType(text="the body must be application/json")
         try:
-            numbers = await act(self._admin, self._sections.values(), body)
+            await act(self._admin, body)
         except SettingsError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         except SemaphoreError as error:
             words = f"the Redis server does not serve: {error}"
             raise web.HTTPServiceUnavailable(text=words) from None
-        if numbers is None:
-            return web.Response(status=204)
-        return web.json_response(numbers, dumps=_dumps)
+        return web.Response(status=204)
 
     def _check_token(self, request: web.Request) -> None:
         given = map(request.headers.get, ("Authorization", "Origin", "Host"))

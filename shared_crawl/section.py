@@ -8,8 +8,6 @@ from typing import Any
 
 from scrapy.settings import BaseSettings
 
-from semaphore_middleware import SettingsError
-from shared_crawl.client import OtherVersionError
 from shared_crawl.commands import crawls_of
 from shared_crawl.counts import STATES
 
@@ -26,7 +24,6 @@ class CrawlsSection:
         "set_aside": "Requests that no node of a shared crawl could fetch or read.",
         "pages": "Pages that a shared crawl has fetched.",
     }
-    actions = ("drop", "retry")
 
     def __init__(self, settings: BaseSettings) -> None:
         self._crawls = crawls_of(settings)
@@ -44,18 +41,3 @@ class CrawlsSection:
             del row["exists"]
             rows.append(row)
         return sorted(rows, key=lambda row: (STATES.index(row["state"]), row["name"]))
-
-    async def act(self, action: str, name: str) -> dict[str, int] | None:
-        """Drop a crawl, or put failed requests back. Raises `SettingsError` for a crawl that is
-        unknown, or of another version.
-        """
-        async with self._crawls.open_crawl(name) as crawl:
-            try:
-                if action == "drop":
-                    if await crawl.drop():
-                        return None
-                elif (count := await crawl.retry()) is not None:
-                    return {"requests": count}
-            except OtherVersionError as error:
-                raise SettingsError(str(error)) from None
-        raise SettingsError(f"there is no crawl {name!r}")

@@ -46,7 +46,7 @@ export function labelsOf(table) {
 }
 
 /** Put rows in order, and touch only those in the wrong place. If they are held, new ones come last. */
-export function arrange(body, rows, areHeld) {
+export function arrange(body, rows, areHeld = false) {
   let next = body.firstElementChild;
   for (const tr of rows) {
     if (tr === next) next = tr.nextElementSibling;
@@ -55,41 +55,23 @@ export function arrange(body, rows, areHeld) {
   }
 }
 
-/**
- * A table of `{ name, cells, badge, buttons }`: the badge's text and class stand before the cells, the
- * buttons' words, callbacks and whether they are off in the last column.
- */
+/** A table of `{ name, cells, badge }`: the badge's text and class stand before the cells. */
 export function list(table) {
-  const title = table.closest("section").querySelector("h2");
   const rows = new Map();
 
-  /** Rows stand still while somebody is about to press a button in one. */
-  const isHeld = () => table.querySelector("button") && (table.matches(":hover") || table.contains(document.activeElement));
-
-  const make = ({ name, badge, buttons = [] }) => {
+  const make = ({ name, badge }) => {
     const tr = rowOf(nameOf(name), labelsOf(table));
-    const row = { tr, badge: element("span"), buttons: [] };
+    const row = { tr, badge: element("span") };
     if (badge) tr.cells[1].append(row.badge);
-    if (buttons.length) tr.lastElementChild.className = "locked";
-    for (const [i, [word]] of buttons.entries()) {
-      const button = element("button", word, "plain");
-      button.setAttribute("aria-label", `${word.replace("…", "")} ${name}`);
-      button.addEventListener("click", () => row.item.buttons[i][1]());
-      row.buttons.push(button);
-      tr.lastElementChild.append(button, " ");
-    }
     return row;
   };
 
-  const update = (row, item) => {
-    row.item = item;
-    const { cells, badge, buttons = [] } = item;
+  const update = (row, { cells, badge }) => {
     if (badge) {
       write(row.badge, badge[0]);
       row.badge.className = `badge ${badge[1]}`;
     }
     cells.forEach((text, i) => write(row.tr.cells[i + (badge ? 2 : 1)], text));
-    buttons.forEach(([, , isOff], i) => { row.buttons[i].disabled = Boolean(isOff); });
   };
 
   const show = (items, caption) => {
@@ -97,7 +79,6 @@ export function list(table) {
     const wanted = new Set(items.map((item) => item.name));
     for (const [name, { tr }] of rows) {
       if (wanted.has(name)) continue;
-      if (tr.contains(document.activeElement)) title.focus();
       tr.remove();
       rows.delete(name);
     }
@@ -105,7 +86,7 @@ export function list(table) {
       if (!rows.has(item.name)) rows.set(item.name, make(item));
       update(rows.get(item.name), item);
     }
-    arrange(table.tBodies[0], items.map((item) => rows.get(item.name).tr), isHeld());
+    arrange(table.tBodies[0], items.map((item) => rows.get(item.name).tr));
   };
   return { show };
 }

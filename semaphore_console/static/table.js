@@ -3,7 +3,7 @@
 import {
   POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, starts, withoutLetters, write,
 } from "./draw.js";
-import { changed, changeForm } from "./actions.js";
+import { changed, changeButtons } from "./actions.js";
 import { arrange, labelsOf, list, rowOf } from "./rows.js";
 
 const HOUR = [["starts_per_second", "Starts/s", starts], ["longest_wait", "Longest wait", seconds], ["backoff", "Backoff", seconds]];
@@ -168,7 +168,7 @@ function toggle(id) {
     row.tr.after(tr);
     opened = { id, row, tr, nodes: list(tr.querySelector("table")) };
     tr.querySelector(".hour").append(...HOUR.map(([name]) => makeChart(name)));
-    tr.firstElementChild.append(changeForm(() => row.name, row.name));
+    tr.firstElementChild.append(changeButtons(() => row.name, row.name));
     row.button.setAttribute("aria-expanded", "true");
   }
   changed();

@@ -78,7 +78,7 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S, node="a") as a, serving(server) as page:
         await fill(a, HOST, held=3, waiting=2)
         told = await page.state(open=scope_id(HOST))
-        assert (told["server"], told["lease"], told["can_change"]) == (server.url, 15.0, True)
+        assert (told["server"], told["can_change"]) == (server.url, True)
         problems = ("problem", "crawls_problem")
         assert {told[f"{name}{since}"] for name in problems for since in ("", "_since")} == {None}
         expected = {"scope": HOST, "held": 3, "limit": 3, "waiting": 2, "started": 3}

@@ -8,8 +8,6 @@ import pytest
 
 from semaphore_console import view
 from semaphore_middleware import FairSemaphore, LimitDict
-from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.inspection import ServerState
 from tests.semaphore_console.pages import TOKEN, check, fill, looking, serving
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
 from tests.support.nodes import KEYS, Caller
@@ -31,7 +29,6 @@ HEADS = (
 )
 CHARTS = "[...document.querySelectorAll('.hour figcaption')].map((one) => one.textContent)"
 ANSWER = "document.querySelector('.details .answer').textContent"
-QUESTION = "document.querySelector('#confirm-text').textContent"
 DASH = "\u2013"
 ANY = "document.querySelector('#any').checkVisibility()"
 STRANGE = [
@@ -72,15 +69,11 @@ def cells(scope: str, *columns: str) -> str:
 
 
 def rows(section: str) -> str:
-    """What the cells of a list say, without those of its buttons."""
+    """What the cells of a list say."""
     return (
         f"[...document.querySelectorAll('{section} tbody tr')]"
-        ".map((tr) => [...tr.cells].slice(0, -1).map((cell) => cell.textContent))"
+        ".map((tr) => [...tr.cells].map((cell) => cell.textContent))"
     )
-
-
-def answer(section: str) -> str:
-    return f"document.querySelector('{section} .answer').textContent"
 
 
 async def tab_to(browser: Browser, text: str) -> None:
@@ -280,10 +273,6 @@ async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: 
         for width in (1280, 360):
             await browser.size(width, 740, phone=width == 360)
             await check(browser)
-            await browser.click("#nodes tbody tr:nth-child(6) button")
-            await browser.until("document.querySelector('#confirm').open")
-            await check(browser)
-            await browser.click("#confirm .plain")
 
 
 async def test_what_matters_is_announced(server: RedisServer, chromium: Chromium) -> None:
@@ -312,7 +301,9 @@ async def test_what_matters_is_announced(server: RedisServer, chromium: Chromium
         await browser.until(f"{NEWS}.startsWith('busy.example is closed. {why}')")
 
 
-async def test_limits_are_changed_by_keyboard(server: RedisServer, chromium: Chromium) -> None:
+async def test_a_scope_is_paused_and_resumed_by_keyboard(
+    server: RedisServer, chromium: Chromium
+) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         await fill(node, "busy.example", held=2)
         await browser.until(NAMES, ["busy.example"])
@@ -327,25 +318,31 @@ async def test_limits_are_changed_by_keyboard(server: RedisServer, chromium: Chr
         await browser.until("document.activeElement.ariaExpanded", "true")
         await browser.press("Tab")  # the list of nodes, which scrolls
         await browser.press("Tab")
-        await browser.until("document.activeElement.name", "limit")
-        for value in ("6", "0.25", "90/m", "3"):
-            await browser.type(value)
-            await browser.press("Tab" if value != "3" else "Enter")
-        await browser.until(ANSWER, "It is set.")
-        seen = await node.admin.inspect("busy.example")
-        assert (seen.limit, seen.force.delay, seen.set_by) == (6, 0.25, page.admin.name)
-        assert (seen.force.rate, seen.force.burst) == ("90/m", 3)
-        shown = ["2/6", "0.3 s", "90/m (3)"]
-        await browser.until(cells("busy.example", "held", "delay", "rate"), shown)
-        await browser.see("document.querySelector('.details [name=rate]').value = 'none'")
-        await browser.click(".details [type=submit]")
-        await browser.until(cells("busy.example", "rate"), [DASH])
-        await browser.click(".details [data-action=pause]")
+        assert await browser.see(FOCUS) == "Pause"
+        await browser.press("Enter")
         await browser.until(ANSWER, "It is paused.")
-        assert (await node.admin.inspect("busy.example")).paused
-        await browser.click(".details [data-action=reset]")
-        await browser.until(f"{ANSWER}.endsWith('settings hold again.')")
-        assert await node.admin.rules() == []
+        seen = await node.admin.inspect("busy.example")
+        assert (seen.paused, seen.set_by) == (True, page.admin.name)
+        await browser.until(cells("busy.example", "state"), ["paused"])
+        await check(browser)
+        await browser.press("Tab")
+        assert await browser.see(FOCUS) == "Resume"
+        await browser.press("Enter")
+        await browser.until(ANSWER, "It goes on.")
+        await browser.until(cells("busy.example", "state"), ["full"])
+
+
+async def test_any_pattern_is_paused(server: RedisServer, chromium: Chromium) -> None:
+    async with looking(server, chromium) as (browser, page):
+        await unlock(browser)
+        await browser.until(ANY)
+        await browser.click("#name")
+        await browser.type("*.example.org")
+        await browser.click("#any [data-action=pause]")
+        await browser.until("document.querySelector('#any .answer').textContent", "It is paused.")
+        assert [(rule.name, rule.paused) for rule in await page.admin.rules()] == [
+            ("*.example.org", True)
+        ]
 
 
 async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chromium) -> None:
@@ -371,82 +368,24 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
         assert await browser.see("sessionStorage.length") == 0
 
 
-async def test_a_node_is_evicted_by_keyboard(
-    server: RedisServer, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def silent(_: Admin) -> ServerState:
-        return ServerState(silent_for=5400.0)
-
-    monkeypatch.setattr(Admin, "server_state", silent)
-    dead = await Caller.join(server, "dead-node")
-    await dead.take("a.example", 3, limit=2)
-    other = await Caller.join(server, "other-node")
-    await other.take("b.example", 1, limit=1)
-    async with looking(server, chromium) as (browser, page):
+async def test_nodes_and_crawls_are_listed(server: RedisServer, chromium: Chromium) -> None:
+    first = await Caller.join(server, "first-node")
+    await first.take("a.example", 3, limit=2)
+    second = await Caller.join(server, "second-node")
+    await second.take("b.example", 1, limit=1)
+    async with looking(server, chromium) as (browser, _):
         await browser.until("document.querySelector('#nodes-count').textContent", "2")
         await browser.see("document.querySelector('#show-nodes').focus()")
         await browser.press("Enter")
         await browser.until("document.activeElement.ariaExpanded", "true")
         shown = f"{rows('#nodes')}.map((row) => row.slice(0, 4))"
-        await browser.until(shown, [["dead-node", "2", "1", "1"], ["other-node", "1", "0", "1"]])
-        locked = "document.querySelector('#nodes .locked').checkVisibility()"
-        assert not await browser.see(locked)
-        await unlock(browser)
-        await browser.until(locked)
-        await check(browser)
-        await tab_to(browser, "Evict\u2026")
-        assert await browser.see("document.activeElement.ariaLabel") == "Evict dead-node"
-        await browser.press("Enter")
-        await browser.until("document.querySelector('#confirm').open")
-        assert await browser.see(FOCUS) == "Cancel"
-        said = await browser.see(QUESTION)
-        assert said == (
-            "dead-node holds 2 permits and has 1 waiting request, at 1 site. It has renewed no "
-            "lease for 90 min: it seems to be dead."
-        )
-        await check(browser)
-        await browser.press("Enter")
-        await browser.until("document.querySelector('#confirm').open", False)
-        assert len(await page.admin.survey()) == 2
-        await browser.press("Enter")
-        await browser.press("Tab", shift=True)
-        assert await browser.see(FOCUS) == "Evict"
-        await browser.press("Enter")
-        told = "dead-node gave back 2 permits and dropped 1 waiting request."
-        await browser.until(answer("#nodes"), told)
-        await browser.until(shown, [["other-node", "1", "0", "1"]])
-        assert await browser.see(FOCUS) == "Nodes"
-        assert [seen.scope for seen in await page.admin.survey()] == ["b.example"]
-
-
-async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chromium) -> None:
-    async with looking(server, chromium) as (browser, page):
-        await browser.until("document.querySelector('#server').textContent", server.url)
+        await browser.until(shown, [["first-node", "2", "1", "1"], ["second-node", "1", "0", "1"]])
         assert await browser.see("document.querySelector('#crawls').hidden")
         await set_one_aside(server, "books")
         await browser.until("document.querySelector('#crawls').hidden", False)
         shown = f"{rows('#crawls')}.map((row) => row.with(1, row[1].replace(/ [^]*/, '')))"
         await browser.until(shown, [["books", "ended", *"00001021"]])
-        await unlock(browser)
-        await browser.until("document.querySelector('#crawls .locked').checkVisibility()")
         await check(browser)
-        retry, drop = ("#crawls tbody button:first-child", "#crawls tbody button:last-child")
-        await browser.click(retry)
-        await browser.until(
-            QUESTION,
-            "books has 1 request set aside. Retry puts them back into the queues. The crawl has "
-            "ended: the next node continues it.",
-        )
-        await browser.click("#confirm .danger")
-        await browser.until(answer("#crawls"), "books has 1 request queued again.")
-        await browser.until(shown, [["books", "stopped", *"01101020"]])
-        await browser.until(f"document.querySelector('{retry}').disabled")
-        await browser.click(drop)
-        await browser.until("document.querySelector('#confirm').open")
-        await browser.click("#confirm .danger")
-        await browser.until(answer("#crawls"), "books is dropped.")
-        await browser.until(shown, [])
-        assert (await page.state())["crawls"] == []
 
 
 async def test_who_asks_for_less_and_who_is_gone_is_said(

@@ -12,8 +12,9 @@ from semaphore_report.diary import Batch, PauseNote, Tally
 from semaphore_report.keys import HistoryKeys
 from tests.semaphore_report.batches import write
 from tests.support.cli import SITE, semaphore
-from tests.support.nodes import ENDLESS_S, Caller
+from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 PER_MINUTE = 30
 MINUTES = 10
