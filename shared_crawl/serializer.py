@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -62,8 +61,10 @@ PAGE_METHOD = "scrapy_playwright.page", "PageMethod"
 
 def _page_method(parts: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
     method, arguments, named = parts
-    module, name = PAGE_METHOD
-    return getattr(import_module(module), name)(method, *arguments, **named)
+    page_method = loaded_class(*PAGE_METHOD)
+    if page_method is None:
+        raise UnknownClassError("PageMethod is stored, and scrapy_playwright.page is not imported")
+    return page_method(method, *arguments, **named)
 
 
 BY_NAME: Mapping[str, Callable[[Any], Any]] = {

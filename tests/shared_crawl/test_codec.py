@@ -99,6 +99,11 @@ def test_methods_of_pages_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         ("click", ("#more",), {"timeout": 5}),
         ("wait_for_selector", ("h1",), {}),
     ]
+    data = books.encode(b"", request).data
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, PageMethod.__module__)
+        with pytest.raises(UnknownClassError, match="PageMethod is stored, and scrapy_playwright"):
+            books.decode(data)
     methods[0].method = print
     with pytest.raises(TypeError, match="calls a function"):
         books.encode(b"", request)
