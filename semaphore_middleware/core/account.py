@@ -355,7 +355,7 @@ class Account:
         if self._line:
             self._desk.send_at_turns_end(self)
         elif self._counts.is_queued or self._counts.resting:
-            self._desk.send(self, at_once)
+            self._desk.send(self, at_once)  # rule 20: nobody waits
 
     def _note_outcome(self, permit: Permit, outcome: Feedback) -> bool:
         """Queue the outcome of a request for the server, if it is to be reported. True if it is."""

@@ -31,7 +31,7 @@ local function apply_statement(scope, said)
     own = nil
   end
   -- Outside the recovery wait a claim may be of permits that are another node's by now.
-  local claims = said.believed > (own and own.granted or said.returned)
+  local claims = said.believed > (own and own.granted or said.returned) -- rule 9: more than was granted
   -- rule 8: claims in the wait
   if claims and NOW >= FROM then -- rule 8: claims after the wait
     if own then close_account(scope, NODE, own) end
@@ -48,7 +48,7 @@ local function apply_statement(scope, said)
     count(scope, own, -1)
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
-    own.granted = math.max(own.granted, said.believed)
+    own.granted = math.max(own.granted, said.believed) -- rule 10: claims before returns
     if said.returned > own.returned then own.ended_at = NOW end
     own.returned = math.max(own.returned, said.returned)
     -- Else a node that gives back and asks again would overtake those that came meanwhile.
