@@ -7,6 +7,7 @@ import builtins
 import keyword
 import re
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -40,14 +41,14 @@ class Change:
         """The module, with the statement at this line changed."""
         self._check_names(source, IN_PYTHON)
         tree = ast.parse(source)
-        statement = _statement_in_python(tree, line)
+        block, i = _statement_in_python(tree, line)
         if self.drop:
-            _drop(tree, statement)
+            block[i] = ast.copy_location(ast.Pass(), block[i])
         else:
-            is_head = isinstance(statement, ast.If | ast.While)
+            is_head = isinstance(block[i], ast.If | ast.While)
             part = "test" if self.condition or (self.without and is_head) else "value"
-            setattr(statement, part, self._expression(getattr(statement, part, None)))
-        return ast.fix_missing_locations(tree)
+            setattr(block[i], part, self._expression(getattr(block[i], part, None)))
+        return tree
 
     def _expression(self, old: Any) -> ast.expr:
         """What stands in place of this one."""
@@ -95,21 +96,16 @@ class Change:
 # Python -----------------------------------------------------------------------------------------
 
 
-def _statement_in_python(tree: ast.Module, line: int) -> ast.stmt:
-    """The innermost with this line; of one with a block, its head."""
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(found, key=lambda node: node.lineno)
-
-
-def _drop(tree: ast.Module, statement: ast.stmt) -> None:
-    for node in ast.walk(tree):
-        for _, block in ast.iter_fields(node):
-            if isinstance(block, list) and statement in block:
-                block[block.index(statement)] = ast.Pass()
+def _statement_in_python(node: ast.AST, line: int) -> tuple[list[Any], int]:
+    """The innermost with this line, or whose head has it: the block that it is in, and where."""
+    for _, block in ast.iter_fields(node):
+        for i, part in enumerate(block if isinstance(block, list) else []):
+            if getattr(part, "lineno", line) <= line <= getattr(part, "end_lineno", line):
+                with suppress(UnfitError):
+                    return _statement_in_python(part, line)
+                if isinstance(part, ast.stmt):
+                    return block, i
+    raise UnfitError("there is no statement")
 
 
 # Lua --------------------------------------------------------------------------------------------

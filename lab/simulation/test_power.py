@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -82,8 +83,8 @@ def test_each_rule_names_a_seed_or_a_test() -> None:
     assert len(WITH_SEED) + len(WITH_TEST) == len(RULES)
     for name in WITH_TEST:
         file, _, test = RULES[name].test.partition("::")
-        tree = ast.parse((REPOSITORY / file).read_text("utf-8"))
-        assert test in {getattr(node, "name", "") for node in tree.body}, name
+        text = (REPOSITORY / file).read_text("utf-8")
+        assert re.search(rf"^(async )?def {test}\(", text, re.MULTILINE), name
 
 
 @pytest.mark.slow
