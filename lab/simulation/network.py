@@ -115,6 +115,11 @@ class Network:
         if wire in self._wires:
             self._wires.remove(wire)
 
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._wires)
+
     def latency(self) -> float:
         return self.random.uniform(*self.weather.latency)
 

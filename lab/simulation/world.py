@@ -131,18 +131,18 @@ class _Loop(asyncio.BaseEventLoop):
         self._ready: deque[asyncio.Handle]  # the base class has them
         self._scheduled: list[Any]
         self._timer_cancelled_count: int
-        self._world = world
+        self.world = world
         self._ahead = clock_ahead
         self._clock_resolution = 0.0
         self._selector = self  # which the base class asks for what has come from outside
 
     def time(self) -> float:
-        return self._world.now + self._ahead
+        return self.world.now + self._ahead
 
     @property
     def next_at(self) -> float:
         if self._ready:
-            return self._world.now
+            return self.world.now
         timers = self._scheduled
         while timers and timers[0]._cancelled:
             timer = heapq.heappop(timers)

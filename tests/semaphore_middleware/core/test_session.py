@@ -1,21 +1,20 @@
 """When a session speaks, what it does when its server does not, and when time is up.
 
-In virtual time: its timers fire as if time passed, and no test waits for them.
+In simulated time: its timers fire as if time passed, and no test waits for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 
-from lab.simulation.world import BEGIN_S, Host, World
+from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.outbox import (
     ACCOUNTS_AT_ONCE,
@@ -34,6 +33,7 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.semaphore_middleware.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
 from tests.support import nodes
 from tests.support.crawls import Log
+from tests.support.simulated import in_simulated_time
 
 LIMIT = Limit(9)
 OPTIONS = replace(nodes.OPTIONS, lease=LEASE_S, turn=TURN_S)
@@ -41,20 +41,6 @@ RENEWAL_S = RENEWAL * LEASE_S
 CALL_TIMEOUT_S = LEASE_S / 6
 
 NOBODY: Any = None  # a semaphore that no observer looks at
-
-P = ParamSpec("P")
-
-
-def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        world = World()
-        done = Host(world, "node").spawn(test(*args, **kwargs))
-        world.run(until=BEGIN_S + 1e6)
-        done.result()
-        world.end()
-
-    return run
 
 
 @dataclass
@@ -202,7 +188,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_calls_are_some_milliseconds_apart_and_those_of_a_busy_node_more() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1)
@@ -221,7 +207,7 @@ async def test_calls_are_some_milliseconds_apart_and_those_of_a_busy_node_more()
         assert setup.server.times == [now, pytest.approx(now + BUSY_SPACING_S)]
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> None:
     async with Setup() as setup:
         setup.server.changes = {"available": FULL}
@@ -241,7 +227,7 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
         assert [(one.asked, one.returned) for one in said] == [(2, 0), (5, 0), (5, 1)]
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1.5 * TURN_S)
@@ -258,7 +244,7 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
         assert setup.session.outbox.accounts == {}
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
@@ -274,7 +260,7 @@ async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
         assert setup.server.times == []
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew() -> None:
     """A proxy may have left it at a server that is in use no more."""
     async with Setup() as setup:
@@ -292,7 +278,7 @@ async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew
 
 
 @pytest.mark.parametrize(("reply", "channel"), [(4.0, None), (None, 4.0), (9.0, 4.0)])
-@in_virtual_time
+@in_simulated_time
 async def test_a_node_asks_again_when_told(reply: float | None, channel: float | None) -> None:
     """The latest word counts."""
     async with Setup() as setup:
@@ -308,7 +294,7 @@ async def test_a_node_asks_again_when_told(reply: float | None, channel: float |
 
 
 @pytest.mark.parametrize("heard", [None, b"changed"])
-@in_virtual_time
+@in_simulated_time
 async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes | None) -> None:
     async with Setup() as setup:
         held = await setup.hold()
@@ -324,7 +310,7 @@ async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes 
         assert setup.server.sizes == [1]
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
     async with Setup() as setup:
         held = await setup.hold()
@@ -339,7 +325,7 @@ async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
         waiting.release()
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
     async with Setup() as setup:
         scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
@@ -350,11 +336,11 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
         assert [one.scope for _, said in setup.server.calls for one in said] == scopes
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
     async with Setup() as setup:
         permit = await setup.hold()
-        setup.loop._world.now += LEASE_S
+        setup.loop.world.now += LEASE_S
         setup.server.tell(b"granted 1 2 s")  # it lay in the socket
         assert permit.lost
         await settle()
@@ -363,7 +349,7 @@ async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
         permit.release()
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
@@ -373,7 +359,7 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
         session._heartbeat._beat = Beat(setup.loop.time(), setup.loop.time())
 
         async def repeat() -> tuple[bool, float]:
-            setup.loop._world.now += 1.0  # as it blocks
+            setup.loop.world.now += 1.0  # as it blocks
             session.outbox.handover.kept = {}
             is_kept = await session._repeat(setup.server.connect)  # type: ignore[arg-type]
             account.is_over(math.inf)
@@ -398,7 +384,7 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
         assert not session._ended_terms, "nor is it remembered when another has begun"
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_deadlines_hold_without_a_subscription(caplog: Log) -> None:
     setup = Setup()
     setup.server.is_deaf = True
@@ -411,7 +397,7 @@ async def test_deadlines_hold_without_a_subscription(caplog: Log) -> None:
         permit.release()
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() -> None:
     async with Setup() as setup:
         setup.server.is_silent = True
@@ -425,7 +411,7 @@ async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() ->
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
 
 
-@in_virtual_time
+@in_simulated_time
 async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
