@@ -7,7 +7,7 @@ import inspect
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -16,13 +16,16 @@ import redis.utils
 from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
+from semaphore_middleware.core import semaphore
+from semaphore_middleware.model import lease
+from semaphore_middleware.model.options import NodeOptions
 from tests.support import scrapy_process
 from tests.support.environment import clean_environment
 from tests.support.nodes import Outside, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, SharedServer
 from tests.support.site import Site
-from tests.support.times import TIMEOUT_S
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 pytest.register_assert_rewrite("tests.support.crawls")
 
@@ -41,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(environment.close)
     # redis-py reads the package's metadata for each connection: a third of what a server costs.
     redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+    # On a busy machine a process may stand still for longer than by default.
+    lease.LONGEST_CALL_S = TIMEOUT_S
+    maker: Any = semaphore
+    maker.NodeOptions = partial(NodeOptions, lease=ENDLESS_S)
     if input_of_worker := getattr(config, "workerinput", None):
         scrapy_process.use_server(input_of_worker["fork_server"])
 

@@ -9,9 +9,10 @@ GRACE = 0.65  # a node ends its transfers this long after its last successful re
 # RENEWAL + STEP + RENEWAL < 1: when the clock is one step ahead, a living node has time to renew.
 # GRACE < 1 - STEP: a node ends its requests before such a clock can end their leases.
 
+LONGEST_CALL_S = 5.0
 LONGEST_LEASE_S = 86400.0  # keys without a renewal live for half a day at least
 
 
 def call_timeout(lease: float) -> float:
     """The time limit of a call, in seconds. A lease has time for several."""
-    return min(5.0, lease / 6)
+    return min(LONGEST_CALL_S, lease / 6)

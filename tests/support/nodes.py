@@ -134,6 +134,12 @@ async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> N
     await eventually(as_many)
 
 
+def renew(node: FairSemaphore) -> None:
+    """What time does to a node: it says everything again, and checks where its server is."""
+    assert node._session is not None
+    node._session.outbox.send_all(look=True)
+
+
 class Recorder(Observer):
     """Keeps the events of a semaphore."""
 

@@ -274,23 +274,26 @@ def _condition(info: bytes, config: object, acl: object) -> object:
 
 
 class ClusterServer(RedisServer):
-    """A server with cluster mode on; it has no slots until it is given some."""
+    """A server with cluster mode on; it has no slots until it is given some. After so long a
+    silence the others take it for dead.
+    """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, silence_s: float = TIMEOUT_S) -> None:
         port = free_port(PORTS[: len(PORTS) // 2], BUS)
-        quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
-        enabled = ("--cluster-enabled", "yes", *quick, *options)
+        timeout = ("--cluster-node-timeout", f"{1000 * silence_s:.0f}")
+        enabled = ("--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0", *timeout)
         super().__init__(*enabled, tcp_port=port, started_empty=False)
 
 
 class Cluster(Removable):
     """Masters that share the slots of a cluster; with `guarded`, the owner of that slot has a
-    replica, which is the last of the nodes.
+    replica, which is the last of the nodes, and soon replaces it if it dies.
     """
 
     def __init__(self, masters: int = 3, guarded: int | None = None) -> None:
-        self.masters = [ClusterServer() for _ in range(masters)]
-        self._replicas = [ClusterServer()] if guarded is not None else []
+        silence_s = TIMEOUT_S if guarded is None else 1.0
+        self.masters = [ClusterServer(silence_s) for _ in range(masters)]
+        self._replicas = [ClusterServer(silence_s)] if guarded is not None else []
         self._guarded = guarded
         self.nodes = self.masters + self._replicas
 

@@ -9,13 +9,14 @@ from semaphore_middleware.errors import ClosedError, ServerUnreachableError, Set
 from tests.support.crawls import Patch
 from tests.support.nodes import Caller, Outside, eventually
 from tests.support.servers import RedisServer
+from tests.support.simulated import SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S
 
 HOST = "www.example.org"
 
 
 async def test_rule_is_that_of_exactly_this_name(server: RedisServer) -> None:
-    async with Admin(server.url, name="boss") as admin:
+    async with Admin(server.url, name="boss", lease=ENDLESS_S) as admin:
         await admin.configure("*.example.org", 3)
         assert await admin.rule(HOST) is None
         await admin.configure(HOST, {"delay": 0.5})
@@ -27,15 +28,24 @@ async def test_rule_is_that_of_exactly_this_name(server: RedisServer) -> None:
         assert await admin.rules() == rules
 
 
-async def test_after_an_error_it_connects_anew(server: RedisServer, monkeypatch: Patch) -> None:
-    async with Admin(server.url, lease=3) as admin:
-        await admin.configure(HOST, 2)
-        with server.frozen(), monkeypatch.context() as patch:
+@in_simulated_time
+async def test_a_server_that_is_mute_is_waited_for_for_so_long(monkeypatch: Patch) -> None:
+    server = SimulatedServer(lease=3.0)
+    async with server.node() as node:
+        await node.admin.configure(HOST, 2)
+        server.network.freeze_server(1.0)
+        with monkeypatch.context() as patch:
             with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
-                await admin.inspect(HOST)
+                await node.admin.inspect(HOST)
             patch.setattr("semaphore_middleware.core.admin.CALL_TIMEOUT_S", 0.1)
             with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.1 s"):
-                await admin.inspect(HOST)
+                await node.admin.inspect(HOST)
+        await asyncio.sleep(1.0)
+        assert (await node.admin.inspect(HOST)).limit == 2
+
+
+async def test_after_an_error_it_connects_anew(server: RedisServer) -> None:
+    async with Admin(server.url, lease=ENDLESS_S) as admin:
         await admin.inspect(HOST)
         server.restart()
         with pytest.raises(ServerUnreachableError, match=f"lost the connection to {server.url}"):
@@ -71,7 +81,7 @@ async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outsid
     c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]
     assert str(await a.inspect("s")) == "s: 0/- held, 0 waiting"
     await c.take("s", 3, limit=2)
-    await c.say("s", limit=2, held_age=7.0, wait_age=5.0)
+    await c.say("s", limit=2, held_age=7000.0, wait_age=5.0)
     for caller in (dead, b):
         await caller.take("s", limit=2)
     outside.end_leases("dead", "s")
@@ -85,6 +95,6 @@ async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outsid
     for member in seen.members:
         assert 0 < member.lease_left <= ENDLESS_S
     holder = seen.members[1]
-    assert 7.0 <= holder.oldest < 7.0 + ENDLESS_S
-    assert 5.0 <= holder.longest_wait < 7.0
+    assert 7000.0 <= holder.oldest < 7000.0 + ENDLESS_S
+    assert 5.0 <= holder.longest_wait < ENDLESS_S
     assert str(seen) == "s: 2/2 held, 2 waiting"

@@ -15,7 +15,7 @@ from semaphore_middleware.redis.calls import UnpackableError
 from tests.support.crawls import Log
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
-from tests.support.times import TIMEOUT_S
+from tests.support.simulated import SimulatedServer, in_simulated_time
 
 HUGE = 10**400
 
@@ -112,26 +112,31 @@ async def test_a_statement_that_cannot_be_packed_fails_its_own_request(
             await bad._granted
         bad.release()
         good.release()
-        async with semaphore.permit("s", 1, timeout=10.0):
+        async with semaphore.permit("s", 1):
             pass
     assert recorder.count(StatementRefused) == 1
     assert "a bug" not in caplog.text
     assert server.members() == {}
 
 
-async def test_a_timeout_of_0_takes_what_is_free_now_or_nothing(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as one, FairSemaphore(server.url, lease=0.6) as two:
+@in_simulated_time
+async def test_a_timeout_of_0_takes_what_is_free_now_or_nothing() -> None:
+    server = SimulatedServer(lease=15.0)
+    async with server.node() as one, server.node() as two:
         async with one.permit("s", 1, timeout=0):
             with pytest.raises(AcquireTimeoutError, match="within 0 s"):
                 await two.acquire("s", 1, timeout=0)
             assert not two.permits()
         async with two.permit("free", 1, timeout=0):
             pass
-        with server.frozen(), pytest.raises(AcquireTimeoutError):
+        now = server.world.now
+        server.network.freeze_server(two.longest_call + 1.0)
+        with pytest.raises(AcquireTimeoutError):
             await two.acquire("late", 1, timeout=0)
-        async with one.permit("late", 1, timeout=TIMEOUT_S):
+        assert server.world.now == pytest.approx(now + two.longest_call)
+        async with one.permit("late", 1):
             assert not two.permits(), "a grant that came too late was given back"
-    assert server.members() == {}
+    assert server.held("late") == {}
 
 
 def test_a_thread_has_the_same_checks(server: RedisServer) -> None:
@@ -154,5 +159,5 @@ async def test_what_a_callers_own_function_raises_is_the_callers(server: RedisSe
         with pytest.raises(LookupError):
             await semaphore.acquire_all([("s", 1)], on_progress=on_progress)
         held.release()
-        async with semaphore.permit("s", 1, timeout=10.0):
+        async with semaphore.permit("s", 1):
             pass

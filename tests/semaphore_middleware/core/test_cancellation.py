@@ -11,17 +11,18 @@ from semaphore_middleware.core.observer import AcquireTimedOut
 from tests.support.crawls import Log
 from tests.support.nodes import Outside, Recorder, eventually
 from tests.support.servers import RedisServer
+from tests.support.simulated import SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S
 
 
-async def test_a_lost_permit_ends_what_runs_under_it(
-    server: RedisServer, outside: Outside, caplog: Log
-) -> None:
-    async with FairSemaphore(server.url, lease=1.5) as semaphore:
+@in_simulated_time
+async def test_a_lost_permit_ends_what_runs_under_it(caplog: Log) -> None:
+    server = SimulatedServer(lease=15.0)
+    async with server.node() as semaphore:
         unwatched = await semaphore.acquire("unwatched", 1)
         with pytest.raises(PermitLostError, match="so its work was stopped"):
             async with semaphore.permit("s", 1) as permit:
-                outside.client.delete(*outside.in_use())  # the next renewal tells
+                server.lose("s", "unwatched")  # the next renewal tells
                 await asyncio.sleep(ENDLESS_S)
         assert not permit.lost, "it was given back"
         assert re.search(r"A permit for 's' .*: its request is aborted\.", caplog.text)
@@ -173,7 +174,7 @@ async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -
         lost = next(permit for permit in permits.permits if permit.scope == scope)
         with pytest.raises(PermitLostError), permits.until_lost():
             asyncio.get_running_loop().call_soon(lost._lose, "it is gone")
-            await asyncio.sleep(60)
+            await asyncio.sleep(ENDLESS_S)
         permits.release()
 
 

@@ -80,7 +80,7 @@ async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog
     observers = [recorder, Broken(), *errors]
     async with FairSemaphore(server.url, recovery_wait=0.0, observers=observers) as semaphore:
         for _ in range(2):
-            async with semaphore.permit("s", 1, timeout=10.0):
+            async with semaphore.permit("s", 1):
                 pass
     assert recorder.count(observer.PermitGranted) == recorder.count(observer.PermitReleased) == 2
     failures = [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -13,6 +13,7 @@ from semaphore_middleware.core.semaphore import CLOSE_S, checked_limit
 from semaphore_middleware.model.limits import GivenLimit
 from tests.support.nodes import Loop, Recorder, eventually, until_waiting
 from tests.support.servers import RedisServer
+from tests.support.simulated import SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S
 
 
@@ -122,7 +123,7 @@ async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServe
 async def test_closing_waits_for_no_failures_that_it_remembers(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+    async with FairSemaphore(server.url) as semaphore:
         permit = await semaphore.acquire("s", 1)
         permit.failed()
         permit.release()
@@ -141,32 +142,35 @@ async def test_closing_refuses_who_waits(server: RedisServer) -> None:
     held.release()  # late, and no harm
 
 
-async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
-    semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
+@in_simulated_time
+async def test_closing_while_someone_looks_is_no_cancellation() -> None:
+    server = SimulatedServer(lease=15.0)
+    semaphore = server.node()
     await semaphore.open()
-    with server.frozen():
-        looking = asyncio.create_task(semaphore.admin.inspect("s"))
-        await asyncio.sleep(0)
-        await semaphore.close()
+    server.network.freeze_server(ENDLESS_S)
+    looking = asyncio.create_task(semaphore.admin.inspect("s"))
+    await asyncio.sleep(0)
+    await semaphore.close()
     with pytest.raises(ClosedError):
         await looking
 
 
-async def test_closing_has_one_budget_of_time_for_all(server: RedisServer) -> None:
+@in_simulated_time
+async def test_closing_has_one_budget_of_time_for_all() -> None:
     """For the session, the history, and an observer that never ends."""
 
     class Endless(Observer):
         async def close(self) -> None:
             await asyncio.get_running_loop().create_future()
 
-    semaphore = FairSemaphore(server.url, lease=ENDLESS_S, observers=[Endless()])
+    server = SimulatedServer(lease=15.0)
+    semaphore = server.node(observers=[Endless()])
     await semaphore.open()
     await semaphore.acquire("s", 1)
-    loop = asyncio.get_running_loop()
-    with server.frozen():
-        began = loop.time()
-        await semaphore.close()
-    assert CLOSE_S - 0.1 < loop.time() - began < CLOSE_S + 1.0, "not a budget each"
+    server.network.freeze_server(ENDLESS_S)
+    began = server.world.now
+    await semaphore.close()
+    assert server.world.now == pytest.approx(began + CLOSE_S), "not a budget each"
 
 
 @pytest.mark.parametrize(

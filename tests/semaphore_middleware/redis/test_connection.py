@@ -10,6 +10,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+from semaphore_middleware.redis import link
 from semaphore_middleware.redis.location import Server
 from shared_crawl.client import CrawlClient
 from shared_crawl.settings import CrawlSettings
@@ -17,6 +18,7 @@ from tests.support.crawls import Log, Patch
 from tests.support.nodes import PASSWORD, eventually, refusal, shown
 from tests.support.restricted import NOT_IN_SCRIPTS, Restricted
 from tests.support.servers import RedisServer, SentinelServer, free_port
+from tests.support.times import ENDLESS_S
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ async def test_an_option_in_the_query_is_decoded_once() -> None:
     with RedisServer("--requirepass", "50%41", tcp_port=free_port()) as locked:
         at = f"127.0.0.1:{locked.tcp_port}"
         for url in (f"redis://{at}?password=50%2541", f"redis://:50%2541@{at}?password=another"):
-            connection = await Server(url, 5.0).connect()
+            connection = await Server(url, ENDLESS_S).connect()
             await connection.close()
 
 
@@ -147,7 +149,7 @@ async def test_a_password_for_a_server_that_has_none_is_named_as_that(server: Re
     said = await refusal(server.url.replace("//", f"//:{PASSWORD}@"))
     assert said == f"{server.url} has no password, and its URL has one"
     with pytest.raises(ServerRefusedError, match="no password, and SEMAPHORE_REDIS_CREDENTIALS"):
-        await Server(server.url, 5.0, credentials=lambda: PASSWORD).connect()
+        await Server(server.url, ENDLESS_S, credentials=lambda: PASSWORD).connect()
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "ZRANGE", "SUBSCRIBE"])
@@ -228,15 +230,16 @@ async def test_who_hangs_up_at_once_may_be_a_proxy() -> None:
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         with pytest.raises(ServerUnreachableError, match="if it is a proxy, give the server's"):
-            await Server(f"redis://127.0.0.1:{port}", 5.0).connect()
+            await Server(f"redis://127.0.0.1:{port}", ENDLESS_S).connect()
 
 
 async def test_a_server_that_hangs_is_given_up_in_time(server: RedisServer) -> None:
     async with answering() as silent:  # for ever
         with pytest.raises(ServerUnreachableError, match=r"127\..* no answer within 0\.05 s"):
             await Server(silent, 0.05).connect()
-    connection = await Server(server.url, 0.5).connect()
-    said = r"unix:.*: no answer within 0\.5 s"
+    connection = await Server(server.url, ENDLESS_S).connect()
+    connection._time_limit = 0.05
+    said = r"unix:.*: no answer within 0\.05 s"
     with server.frozen(), pytest.raises(ServerUnreachableError, match=said):
         await connection.call([("PING",)])
     with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
@@ -287,8 +290,11 @@ async def test_nodes_that_start_together_leave_each_other_connections() -> None:
         await asyncio.gather(work(), work())
 
 
-async def test_a_server_that_turns_replica_is_awaited(server: RedisServer, caplog: Log) -> None:
+async def test_a_server_that_turns_replica_is_awaited(
+    server: RedisServer, monkeypatch: Patch, caplog: Log
+) -> None:
     """A failover: the address will soon lead to the new master."""
+    monkeypatch.setattr(link, "FIRST_LOG_INTERVAL_S", 0.0)
     client = server.client()
     async with FairSemaphore(server.url, recovery_wait=0) as semaphore:
         client.flushall()

@@ -18,6 +18,7 @@ from shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Log
 from tests.support.nodes import shown
 from tests.support.servers import RedisServer, SentinelServer, free_port
+from tests.support.times import ENDLESS_S
 
 FIRST, SECOND = "the-first-secret", "the-second-secret"
 
@@ -57,24 +58,24 @@ async def test_all_connections_use_them(own: RedisServer, provider: Callable[[],
         assert (await semaphore.admin.inspect("s")).held == 1
     with SyncSemaphore(own.url, **options) as of_threads, of_threads.permit("s", 1):
         pass
-    async with Admin(own.url, credentials=provider) as admin:
+    async with Admin(own.url, lease=ENDLESS_S, credentials=provider) as admin:
         await admin.rules()
     assert await Crawls(CrawlSettings(own.url, redis_credentials=provider)).survey() == {}
 
 
 async def test_the_user_of_the_url_has_the_password(own: RedisServer) -> None:
     url = f"redis://app@127.0.0.1:{own.tcp_port}"
-    async with Admin(url, credentials=Tokens(FIRST)) as admin:
+    async with Admin(url, lease=ENDLESS_S, credentials=Tokens(FIRST)) as admin:
         await admin.rules()
 
 
 async def test_each_connect_asks_and_a_refused_password_asks_once_more(own: RedisServer) -> None:
     tokens = Tokens(("app", "it has expired"), ("app", FIRST))
-    async with Admin(own.tcp_url, credentials=tokens) as admin:
+    async with Admin(own.tcp_url, lease=ENDLESS_S, credentials=tokens) as admin:
         await admin.rules()
         assert tokens.asked == 2
     wrong = Tokens(("app", "wrong"))
-    async with Admin(own.tcp_url, credentials=wrong) as admin:
+    async with Admin(own.tcp_url, lease=ENDLESS_S, credentials=wrong) as admin:
         with pytest.raises(ServerRefusedError, match="does not accept this user name and password"):
             await admin.rules()
     assert wrong.asked == 2
@@ -103,7 +104,8 @@ async def test_an_error_is_a_server_that_cannot_be_reached(
     own: RedisServer, provider: Callable[[], Any], said: str
 ) -> None:
     with pytest.raises(ServerUnreachableError, match=said) as raised:
-        await Server(own.url, 2.0, credentials=provider).connect()
+        timeout = 2.0 if provider is is_slow else ENDLESS_S
+        await Server(own.url, timeout, credentials=provider).connect()
     assert FIRST not in str(raised.value)
 
 
@@ -122,7 +124,7 @@ async def test_the_master_asks_for_them_and_no_sentinel(
     with SentinelServer() as sentinel:
         sentinel.watch(own.tcp_port)
         url = f"redis+sentinel://{sentinel.address}/mymaster"
-        connection = await Server(url, 5.0, credentials=Tokens(("app", FIRST))).connect()
+        connection = await Server(url, ENDLESS_S, credentials=Tokens(("app", FIRST))).connect()
         await connection.close()
 
 

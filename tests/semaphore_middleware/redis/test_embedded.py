@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 import redis
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import machine
 from semaphore_middleware.redis.location import Server
@@ -95,10 +96,18 @@ def test_a_server_is_joined_when_its_disk_is_full(
 async def test_permits_are_kept_when_the_embedded_server_is_killed(caplog: Log) -> None:
     """And no other node gets them, whichever of the nodes starts it again."""
     caplog.set_level("INFO")
-    async with FairSemaphore(lease=4.0) as one, FairSemaphore(lease=4.0) as other:
+    async with FairSemaphore() as one, FairSemaphore() as other:
         permit = await one.acquire("site", 1)
         waiting = asyncio.create_task(other.acquire("site", 1))
         os.kill(pid_of(one), signal.SIGKILL)
+
+        async def is_claimed() -> bool:
+            with suppress(ServerUnreachableError):
+                return (await one.admin.inspect("site")).held == 1
+            return False
+
+        await eventually(is_claimed)
+        await one.admin.trust()
         await eventually(lambda: "The wait is over" in caplog.text)
         seen = await one.admin.inspect("site")
         assert [member.node for member in seen.members if member.held] == [one.node]

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import pytest
 
-from semaphore_middleware import AcquireTimeoutError, FairSemaphore
+from semaphore_middleware import AcquireTimeoutError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
@@ -20,6 +20,7 @@ from tests.semaphore_middleware.redis.test_refusals import (
 from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
+from tests.support.simulated import SimulatedServer, in_simulated_time
 
 LIMIT = Limit(2)
 ADAPTIVE = Limit(9, adaptive=True)
@@ -115,8 +116,9 @@ async def test_who_waits_learns_why(server: RedisServer, outside: Outside, case:
     assert seen.why.startswith(reply.reason.sentence)
 
 
-async def test_a_request_that_waited_too_long_is_told_why(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as semaphore:
+@in_simulated_time
+async def test_a_request_that_waited_too_long_is_told_why() -> None:
+    async with SimulatedServer(lease=15.0).node() as semaphore:
         await semaphore.admin.pause("s")
         with pytest.raises(AcquireTimeoutError, match=r"\(limit 2\): An operator has paused"):
             await semaphore.acquire("s", 2, timeout=1.0)

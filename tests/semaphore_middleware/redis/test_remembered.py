@@ -3,31 +3,26 @@
 import asyncio
 
 from semaphore_middleware import FairSemaphore, Limit
-from tests.support.nodes import KEYS
-from tests.support.scopes import look
-from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
+from tests.support.scopes import KEYS, look
+from tests.support.simulated import SimulatedServer, in_simulated_time
 
 REMEMBERED_MS = 7 * 86_400_000
 
 
-def node(server: RedisServer) -> FairSemaphore:
-    return FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0)
-
-
-async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept(server: RedisServer) -> None:
+@in_simulated_time
+async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept() -> None:
     site, limit = Crowded(takes=10), Limit(20, adaptive=True)
-    async with node(server) as a:
+    server = SimulatedServer(lease=15.0)
+    async with server.node() as a:
         await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))
     assert site.refused
-    with server.client() as client:
-        (seen,) = look(client, "s")
-        good = float(seen.learned["held_limit"])
-        assert 0 < client.pttl(KEYS.of("s")[0]) <= REMEMBERED_MS
-        client.hincrbyfloat(KEYS.epoch, "clock", 700_000)  # ten minutes pass, and the working limit
+    (seen,) = look(server, "s")
+    good = float(seen.learned["held_limit"])
+    assert 0 < (server.expiries()[KEYS.of("s")[0]] or 0) <= REMEMBERED_MS
+    await asyncio.sleep(700.0)  # and the working limit is forgotten
     assert 1 < good <= 10
     site.refused = 0
-    async with node(server) as a:
+    async with server.node() as a:
         await site.visit(a, 1)
         async with a.permit("s", limit):
             assert a.limit_of("s") == max(1, int(0.8 * good))

@@ -15,7 +15,7 @@ from semaphore_middleware.redis.calls import Store
 from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Notification, Reply, Statement
 from semaphore_middleware.redis.scripts import SYNC, Call, run_scripts
 from tests.support.crawls import Log
-from tests.support.nodes import KEYS, MACHINE, Caller, Outside, eventually
+from tests.support.nodes import KEYS, MACHINE, Caller, Outside, eventually, renew
 from tests.support.restricted import Restricted
 from tests.support.scopes import Look
 from tests.support.servers import RedisServer
@@ -224,7 +224,7 @@ OVERWRITES: list[Callable[[Redis], object]] = [
 async def test_a_key_that_is_overwritten_stops_its_site_only(
     server: RedisServer, caplog: Log, overwrite: Callable[[Redis], object]
 ) -> None:
-    async with FairSemaphore(server.url, lease=1.5) as node:
+    async with FairSemaphore(server.url) as node:
         lost, held = await node.acquire("s", 1), await node.acquire("fine", 1)
         with server.client() as client:
             client.delete(SCOPE)
@@ -233,11 +233,13 @@ async def test_a_key_that_is_overwritten_stops_its_site_only(
             await eventually(lambda: lost.lost)
             lost.release()
             for _ in range(3):
+                renew(node)
                 held.release()
                 held = await node.acquire("fine", 1)
             assert not waiting.done()
             await node.admin.survey()
             client.delete(SCOPE)
+        renew(node)
         (await waiting).release()
         assert caplog.text.count("cannot be read") == 1
         assert SCOPE.decode() in caplog.text

@@ -4,20 +4,22 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import FairSemaphore
+from lab.simulation.network import CALM, Weather
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
-from tests.support.crawls import Log
-from tests.support.nodes import eventually
-from tests.support.restricted import Restricted
+from tests.support.crawls import Log, Patch
+from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
+from tests.support.simulated import SimulatedServer, in_simulated_time
+from tests.support.times import ENDLESS_S
 
 MILLISECONDS = 0.01
 
 
 async def test_a_closed_connection_is_not_opened_again_to_send(server: RedisServer) -> None:
     """redis-py would connect again, without the subscription: PING is answered, no more comes."""
-    connection = await Server(server.url, 5.0).connect()
+    connection = await Server(server.url, ENDLESS_S).connect()
     raw: Any = connection._connection
     read = raw.read_response
 
@@ -33,18 +35,19 @@ async def test_a_closed_connection_is_not_opened_again_to_send(server: RedisServ
     assert not raw.is_connected
 
 
+@in_simulated_time
 async def test_a_subscription_that_brings_no_message_is_made_anew_and_said(
-    server: RedisServer, caplog: Log
+    monkeypatch: Patch, caplog: Log
 ) -> None:
-    async with Restricted(server.path) as proxy:
-        proxy.brings_messages = False
-        async with FairSemaphore(proxy.url, lease=1, recovery_wait=0) as semaphore:
-            await eventually(lambda: "brings no messages" in caplog.text)
-            subscribed = [one for one in proxy.commands if one[0] == b"SUBSCRIBE"]
-            assert len(subscribed) >= 3, "one was tried at the start; the first to fail is not said"
-            line = f"{proxy.url} brings no messages. Without it some permits come up to 0.3 s late."
-            assert caplog.messages == [line]
-            proxy.brings_messages = True
-            await eventually(lambda: "Reached" in caplog.text)
-            async with semaphore.permit("s", 1):
-                pass
+    subscribed = calls_of(monkeypatch, Connection, "subscribe")
+    server = SimulatedServer(lease=15.0, recovery_wait=0.0)
+    server.network.weather = Weather(message_lost=1.0)
+    async with server.node() as semaphore:
+        await eventually(lambda: "brings no messages" in caplog.text)
+        assert len(subscribed) == 3, "one was tried at the start; the first to fail is not said"
+        [line] = caplog.messages
+        assert line.endswith("brings no messages. Without it some permits come up to 4.5 s late.")
+        server.network.weather = CALM
+        await eventually(lambda: "Reached" in caplog.text)
+        async with semaphore.permit("s", 1):
+            pass
