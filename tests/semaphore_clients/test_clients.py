@@ -24,7 +24,7 @@ from semaphore_middleware.core.observer import PermitLost
 from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, wait_until
 from tests.support.site import FIRST_PART, Site
-from tests.support.times import TIMEOUT_S
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 HOST = "127.0.0.1"
 Get = Callable[[str], Awaitable[int]]
@@ -39,9 +39,12 @@ class Opens(Protocol):
 
 @asynccontextmanager
 async def async_httpx(
-    server: RedisServer, timeout: float | None = None, **options: Any
+    server: RedisServer,
+    timeout: float | None = None,
+    lease: float = ENDLESS_S,
+    **options: Any,
 ) -> AsyncIterator[Get]:
-    async with FairSemaphore(server.url, turn=0, **options) as semaphore:
+    async with FairSemaphore(server.url, lease=lease, turn=0, **options) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 1, timeout)
         async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
 
@@ -53,9 +56,12 @@ async def async_httpx(
 
 @asynccontextmanager
 async def sync_httpx(
-    server: RedisServer, timeout: float | None = None, **options: Any
+    server: RedisServer,
+    timeout: float | None = None,
+    lease: float = ENDLESS_S,
+    **options: Any,
 ) -> AsyncIterator[Get]:
-    with SyncSemaphore(server.url, turn=0, **options) as semaphore:
+    with SyncSemaphore(server.url, lease=lease, turn=0, **options) as semaphore:
         transport = SemaphoreTransport(semaphore, 1, timeout)
         with httpx.Client(transport=transport, follow_redirects=True) as client:
             yield in_thread(lambda url: client.get(url, timeout=TIMEOUT_S).status_code)
@@ -71,10 +77,13 @@ async def with_requests(
 
 @contextmanager
 def session_of(
-    server: RedisServer, timeout: float | None = None, **options: Any
+    server: RedisServer,
+    timeout: float | None = None,
+    lease: float = ENDLESS_S,
+    **options: Any,
 ) -> Iterator[requests.Session]:
     with (
-        SyncSemaphore(server.url, turn=0, **options) as semaphore,
+        SyncSemaphore(server.url, lease=lease, turn=0, **options) as semaphore,
         requests.Session() as session,
     ):
         session.mount("http://", SemaphoreAdapter(semaphore, 1, timeout))
@@ -137,7 +146,10 @@ async def test_an_error_gives_the_permit_back(
 async def test_a_request_waits_for_its_permit_as_long_as_it_says(
     server: RedisServer, site: Site, opened: Opens
 ) -> None:
-    async with FairSemaphore(server.url) as other, opened(server, timeout=0.05) as get:
+    async with (
+        FairSemaphore(server.url, lease=ENDLESS_S) as other,
+        opened(server, timeout=0.05) as get,
+    ):
         async with other.permit(HOST, 1):
             with pytest.raises(AcquireTimeoutError, match=HOST):
                 await get(site.url("/page/"))
@@ -150,7 +162,7 @@ async def test_a_request_whose_permit_is_lost_raises_that(
     server: RedisServer, site: Site, opened: Opens
 ) -> None:
     recorder = Recorder()
-    async with opened(server, lease=0.5, observers=[recorder]) as get:
+    async with opened(server, lease=3.0, observers=[recorder]) as get:
         urls = (site.url("/half/"), site.url("/slow/", "localhost"))
         both = asyncio.gather(*map(get, urls), return_exceptions=True)
         await site.until(lambda: site.now == 2)
@@ -197,7 +209,7 @@ async def test_a_cancelled_request_gives_its_permit_back(server: RedisServer, si
 async def test_a_stream_of_httpx_holds_its_permit_until_it_is_closed(
     server: RedisServer, site: Site
 ) -> None:
-    async with FairSemaphore(server.url, turn=0) as semaphore:
+    async with FairSemaphore(server.url, lease=ENDLESS_S, turn=0) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 1)
         async with httpx.AsyncClient(transport=transport) as client:
             async with client.stream("GET", site.url("/half/")) as response:
@@ -246,7 +258,7 @@ async def test_scopes_are_written_as_crawls_write_them_and_a_read_response_is_on
         (permit,) = semaphore.permits()
         return httpx.Response(200, text=permit.scope)
 
-    semaphore = FairSemaphore(server.url, turn=0)
+    semaphore = FairSemaphore(server.url, lease=ENDLESS_S, turn=0)
     transport = AsyncSemaphoreTransport(semaphore, 1, transport=httpx.MockTransport(answer))
     async with semaphore, httpx.AsyncClient(transport=transport) as client:
         for host, scope in {

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp.web import TCPSite
 from scrapy.settings import Settings
 
+from semaphore_console import poller
+from semaphore_console import server as server_of_pages
 from semaphore_console.auth import Auth
 from semaphore_console.sections import load_sections
 from semaphore_console.server import make_runner
@@ -20,6 +23,7 @@ from semaphore_middleware.core.admin import Admin
 from tests.support.browser import Browser, Chromium, browsing
 from tests.support.nodes import until_waiting
 from tests.support.servers import RedisServer
+from tests.support.times import TIMEOUT_S
 
 TOKEN = "a-token-of-the-tests"
 CONTROLS = {
@@ -49,6 +53,13 @@ class Served:
         headers = {"Authorization": f"Bearer {token}"}
         async with self.client.post(f"{self.url}actions", json=action, headers=headers) as answer:
             return answer.status, {} if answer.status == 204 else await answer.json()
+
+
+def survey_at_each_visit(patch: pytest.MonkeyPatch) -> None:
+    """Give each visit a survey of its own, which is never late."""
+    patch.setattr(server_of_pages, "INTERVAL_S", 0.0)
+    patch.setattr(poller, "MAX_SHARE", 1.0)
+    patch.setattr(poller, "LATE_AFTER_S", TIMEOUT_S)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from semaphore_console.server import TYPES
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.commands.snapshot import scope_id
 from semaphore_middleware.core.admin import Admin
-from tests.semaphore_console.pages import TOKEN, Served, fill, serving
+from tests.semaphore_console.pages import TOKEN, Served, fill, serving, survey_at_each_visit
 from tests.support.nodes import calls_of, eventually
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -29,12 +29,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-def impatient(monkeypatch: Patch) -> None:
-    """Each visit has a survey of its own, and what is not there at once is late."""
-    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
-    monkeypatch.setattr(poller, "LATE_AFTER_S", 0.2)
-    monkeypatch.setattr(poller, "LATE_FACTOR", 0.0)
+def prompt(monkeypatch: Patch) -> None:
+    survey_at_each_visit(monkeypatch)
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -86,15 +82,19 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         assert [node["node"] for node in told["nodes"]] == [a.node]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("prompt")
 async def test_a_state_that_is_as_it_was_is_not_sent_again(server: RedisServer) -> None:
     async with serving(server) as page:
-        await page.state()  # which tells no starts a second yet
-        async with page.client.get(f"{page.url}state.json") as first:
-            asked = {"If-None-Match": first.headers["ETag"]}
-            assert first.headers["Cache-Control"] == "no-cache"
-        async with page.client.get(f"{page.url}state.json", headers=asked) as again:
-            assert (again.status, await again.read()) == (304, b"")
+        asked: dict[str, str] = {}
+
+        async def is_as_it_was() -> bool:
+            async with page.client.get(f"{page.url}state.json", headers=asked) as answer:
+                assert answer.headers["Cache-Control"] == "no-cache"
+                asked["If-None-Match"] = answer.headers["ETag"]
+                assert (await answer.read() == b"") == (answer.status == 304)
+                return answer.status == 304
+
+        await eventually(is_as_it_was)
         await page.admin.pause("x")
         async with page.client.get(f"{page.url}state.json", headers=asked) as other:
             assert other.status == 200
@@ -116,12 +116,16 @@ async def is_back(page: Served) -> bool:
     return (await page.state())["problem"] is None
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer) -> None:
+@pytest.mark.usefixtures("prompt")
+async def test_a_server_that_hangs_is_said_until_it_is_back(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
     begin = time.time()
     async with FairSemaphore(server.url, lease=ENDLESS_S) as node, serving(server) as page:
         await node.acquire(HOST, 1)
         assert await is_back(page)
+        monkeypatch.setattr(poller, "LATE_AFTER_S", 0.1)
+        monkeypatch.setattr(poller, "LATE_FACTOR", 0.0)
         server.freeze()
         told = await page.state()
         since = told["problem_since"]
@@ -133,7 +137,7 @@ async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer)
         await eventually(lambda: is_back(page))
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("prompt")
 async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back(
     server: RedisServer, caplog: Logged
 ) -> None:

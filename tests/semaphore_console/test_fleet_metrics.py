@@ -15,21 +15,19 @@ from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.commands.snapshot import Snapshot
 from shared_crawl.counts import Counts
 from shared_crawl.crawls import Crawls
-from tests.semaphore_console.pages import Served, serving
+from tests.semaphore_console.pages import Served, serving, survey_at_each_visit
 from tests.semaphore_console.scrapes import Scrape, scrape
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import set_one_aside
-from tests.support.times import ENDLESS_S, TIMEOUT_S
+from tests.support.times import ENDLESS_S
 
 Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: Patch) -> None:
-    """Each visit has a survey of its own."""
-    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
+def prompt(monkeypatch: Patch) -> None:
+    survey_at_each_visit(monkeypatch)
 
 
 async def seen_at(page: Served) -> Scrape:
@@ -90,8 +88,7 @@ async def test_a_visit_that_waits_for_crawls_counts_no_older_survey(
     monkeypatch.setattr(ClusterMetrics, "count_starts", note_too)
     monkeypatch.setattr(Crawls, "survey", survey)
     monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
-    monkeypatch.setattr(poller, "LATE_AFTER_S", TIMEOUT_S)
-    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=1) as node:
+    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=3) as node:
         await node.acquire("a", 9)
         await eventually(lambda: 1 in noted)
         visit = asyncio.create_task(seen_at(page))
@@ -109,7 +106,7 @@ async def test_counts_go_on_when_the_server_has_forgotten_them(
 ) -> None:
     monkeypatch.setattr(metrics, "FIRST_NAMED_SCOPES", 1)
     monkeypatch.setattr(metrics, "BUSY_SCOPE_PERMITS", 9)
-    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=1) as node:
+    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=3) as node:
         for granted in (1, 2):
             permit = await node.acquire("a", 2)
             while (of_a := (await seen_at(page)).of("a")) != (1, 0, granted):
@@ -137,10 +134,14 @@ async def test_they_tell_of_shared_crawls(server: RedisServer, monkeypatch: Patc
         assert value(seen, "crawl_set_aside", crawl="shop") is None, "it is old"
 
 
-async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer) -> None:
+async def test_nothing_old_is_told_while_the_server_is_away(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
     async with serving(server) as page, FairSemaphore(server.url, lease=ENDLESS_S) as node:
         async with node.permit("a", 2):
             assert (await seen_at(page)).of("a")[0] == 1
+        monkeypatch.setattr(poller, "LATE_AFTER_S", 0.1)
+        monkeypatch.setattr(poller, "LATE_FACTOR", 0.0)
         with server.frozen():
             seen = await seen_at(page)
     assert [(name, up) for (name, _), up in seen.samples.items()] == [

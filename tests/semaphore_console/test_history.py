@@ -9,7 +9,7 @@ from semaphore_console import server as web
 from semaphore_console.poller import LAST_HOUR_MINUTES, LastHour
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
-from tests.semaphore_console.pages import serving
+from tests.semaphore_console.pages import serving, survey_at_each_visit
 from tests.support.nodes import Caller, calls_of, eventually
 from tests.support.servers import RedisServer
 
@@ -49,9 +49,8 @@ def test_an_hour_is_kept_of_no_more_than_so_many_scopes(monkeypatch: pytest.Monk
 async def test_the_history_goes_on_while_no_browser_is_open(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
+    survey_at_each_visit(monkeypatch)
     monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
-    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
     notes = calls_of(monkeypatch, LastHour, "add_survey")
     async with serving(server) as page:
         caller = await Caller.join(server, "n")

@@ -25,7 +25,7 @@ from tests.semaphore_console.scrapes import (
     scrape,
     visit,
 )
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, scrapy, waiting
+from tests.support.crawls import ADD_ON, Crawl, Log, Patch, pages, scrapy, waiting
 from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -48,10 +48,9 @@ def lines(caplog: Log) -> None:
     caplog.set_level(logging.INFO)
 
 
-@both
-async def test_what_they_say(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
+async def test_what_they_say(server: RedisServer, site: Site, caplog: Log) -> None:
     ours: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_NODE": "here"}
-    crawl = Crawl(server, *pages(site, 4, "/slow/"), by=by, limit=2, **ours)
+    crawl = Crawl(server, *pages(site, 4, "/slow/"), limit=2, **ours)
     url = await address(caplog)
     await site.until(lambda: site.now == 2)
     await eventually(lambda: waiting(server) == 2)
@@ -98,7 +97,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
     requests.append(Request(site.url("/busy/", "localhost")))
     # Long beside what a busy machine takes: one request only is to wait for longer.
-    brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.5, "SEMAPHORE_LEASE": 2}
+    brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 2.0}
     crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, **brief)
     url = await address(caplog)
     await site.until(lambda: site.arrivals.count("/busy/") == 2 and site.now == 1)
@@ -201,9 +200,8 @@ async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog:
     await second.gave_back(1, site)
 
 
-@both
-async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
-    crawl = Crawl(server, Request(site.url("/slow/")), by=by, SEMAPHORE_METRICS_PORT=0)
+async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Log) -> None:
+    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
     url = await address(caplog)
     _, writer = await asyncio.open_connection(HOST, port_of(url))
     writer.write(b"GET /metrics HTTP/1.1\r\n")  # and it never ends

@@ -3,12 +3,12 @@
 import asyncio
 import json
 import os
-import sys
+from pathlib import Path
 
-from tests.support.cli import SITE, terminal, three_nodes
+from tests.support.cli import NOWHERE, SITE, terminal, three_nodes
 from tests.support.nodes import Outside
+from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer
-from tests.support.times import TIMEOUT_S
 
 
 async def test_a_terminal_is_redrawn_until_ctrl_c(server: RedisServer, outside: Outside) -> None:
@@ -43,19 +43,21 @@ async def test_a_server_that_is_not_there_is_said_before_anything_is_drawn() -> 
         assert "\x1b" not in shown.drawn
 
 
-async def test_elsewhere_each_look_is_printed(server: RedisServer) -> None:
+async def test_elsewhere_each_look_is_printed(server: RedisServer, tmp_path: Path) -> None:
     await three_nodes(server)
     async with terminal(server, "watch", TERM="dumb") as shown:
         await shown.has_drawn(f"\n{SITE}", times=2)
         assert "\x1b" not in shown.drawn
-    watch = f"{sys.executable} -m scrapy semaphore watch --json | head -c 8000"
-    process = await asyncio.create_subprocess_shell(
-        watch,
-        env={**os.environ, "SEMAPHORE_REDIS_URL": server.url},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
-    assert (len(out), err) == (8000, b"")  # it has looked until head had enough
-    first, _ = json.JSONDecoder().raw_decode(out.decode())
+    ours, theirs = os.pipe()
+    environment = {**os.environ, "SEMAPHORE_REDIS_URL": server.url}
+    with os.fdopen(ours, "rb") as output, (tmp_path / "errors").open("wb") as errors:
+        with os.fdopen(theirs, "wb") as out:
+            watch = ("semaphore", "watch", "--json")
+            process = start_scrapy(*watch, cwd=NOWHERE, env=environment, stdout=out, stderr=errors)
+        printed = await asyncio.to_thread(output.read, 8000)  # more than one look
+        output.close()  # as `head` does when it has enough
+        await process.ended()
+    assert len(printed) == 8000
+    assert (tmp_path / "errors").read_bytes() == b""
+    first, _ = json.JSONDecoder().raw_decode(printed.decode())
     assert first["totals"]["scopes"] == 2

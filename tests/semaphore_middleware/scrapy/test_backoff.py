@@ -1,11 +1,9 @@
 """Crawls of a site that refuses lose no request, and a host that is down costs others nothing."""
 
 import logging
-import math
 from collections import Counter
 from typing import Any
 
-import pytest
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -13,7 +11,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import HostDownError, SiteWalledError
 from semaphore_report.reader import read_history
-from tests.support.crawls import By, Crawl, Log, both, pages
+from tests.support.crawls import Crawl, Log, pages
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -24,10 +22,9 @@ def refusals_of(crawl: Crawl) -> list[Response]:
     return [error.response for error in errors if isinstance(error, HttpError)]
 
 
-@both
-async def test_none_starts_before_retry_after(server: RedisServer, site: Site, by: By) -> None:
+async def test_none_starts_before_retry_after(server: RedisServer, site: Site) -> None:
     site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
-    crawl = Crawl(server, *pages(site, 4, "/busy/"), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
+    crawl = Crawl(server, *pages(site, 4, "/busy/"), limit=1, SEMAPHORE_BACKOFF_MAX=10)
     await crawl.finished()
     assert len(crawl.spider.responses) == 4
     assert len(site.arrivals) == 5
@@ -35,11 +32,10 @@ async def test_none_starts_before_retry_after(server: RedisServer, site: Site, b
     assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (1, 1)
 
 
-@both
-async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site, by: By) -> None:
+async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site) -> None:
     site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
     settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
-    crawl = Crawl(server, *pages(site, 3, "/busy/"), by=by, limit=2, **settings)
+    crawl = Crawl(server, *pages(site, 3, "/busy/"), limit=2, **settings)
     await crawl.finished()
     assert [response.status for response in crawl.spider.responses] == [200] * 3
     assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
@@ -51,11 +47,10 @@ async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site
     assert server.members() == {}
 
 
-@both
-async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By) -> None:
+async def test_what_is_refused_too_often(server: RedisServer, site: Site) -> None:
     site.refusals = None
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
-    crawl = Crawl(server, *pages(site, 1, "/busy/"), by=by, **settings)
+    crawl = Crawl(server, *pages(site, 1, "/busy/"), **settings)
     await crawl.finished()
     (response,) = refusals_of(crawl)
     assert response.status == 429
@@ -63,50 +58,21 @@ async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By
     assert len(site.arrivals) == 1 + 3
 
 
-@both
-async def test_a_site_s_only_page(server: RedisServer, site: Site, by: By, caplog: Log) -> None:
+async def test_a_site_s_only_page(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     alone = Request(site.url("/status/503?n=1"))
     settings: dict[str, Any] = {"RETRY_TIMES": 1, "SEMAPHORE_BACKOFF_TIMES": 9}
-    crawl = Crawl(server, alone, by=by, **settings)
+    crawl = Crawl(server, alone, **settings)
     await crawl.finished()
     assert [response.status for response in refusals_of(crawl)] == [503]
     assert len(site.arrivals) == 1 + settings["RETRY_TIMES"]
+    async with Admin(server.url) as admin:
+        done = (await read_history(admin, "127.0.0.1", 3600)).sum()
+    assert (done.requests, done.server_errors, done.silent) == (2, 2, 0)
     said = [line for line in caplog.messages if "all nodes pause there" in line]
     told = "127.0.0.1 answered 503 to GET /status/503?n=1"
     assert said[0] == f"{told} (try 1 of 2): all nodes pause there for 0.01 s."
     assert said[1] == f"{told} (try 2 of 2): all nodes pause there for 0.02 s."
-
-
-@pytest.mark.parametrize(
-    ("most", "tries"), [(math.inf, 3), (-math.inf, 1), (10**400, 3), (1, 2), ("soon", 1)]
-)
-async def test_the_retries_that_a_site_s_only_page_may_have(
-    server: RedisServer, site: Site, most: Any, tries: int
-) -> None:
-    alone = Request(site.url("/status/503"), meta={"max_retry_times": most})
-    crawl = Crawl(server, alone, SEMAPHORE_BACKOFF_TIMES=2)
-    await crawl.finished()
-    assert len(site.arrivals) == tries
-    assert crawl.stat("semaphore/backoffs") == tries, "each refusal is told"
-    async with Admin(server.url) as admin:
-        done = (await read_history(admin, "127.0.0.1", 3600)).sum()
-    assert (done.requests, done.server_errors, done.silent) == (tries, tries, 0)
-    if most == "soon":
-        assert isinstance(crawl.spider.failures[0], TypeError), "as in Scrapy"
-    else:
-        assert [response.status for response in refusals_of(crawl)] == [503]
-
-
-@pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
-async def test_a_refusal_without_retries(server: RedisServer, site: Site, how: str) -> None:
-    site.refusals = None
-    request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
-    crawl = Crawl(server, request, RETRY_ENABLED=how == "dont_retry")
-    await crawl.finished()
-    assert [response.status for response in refusals_of(crawl)] == [429]
-    assert len(site.arrivals) == 1
-    assert crawl.stat("semaphore/backoffs") == 1
 
 
 async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
@@ -119,11 +85,10 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
     assert crawl.stat(f"{of}/418 I'm a teapot") == 1
 
 
-@both
-async def test_a_page_that_always_fails(server: RedisServer, site: Site, by: By) -> None:
+async def test_a_page_that_always_fails(server: RedisServer, site: Site) -> None:
     bad = Request(site.url("/status/503"), priority=1)  # first of all
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
-    crawl = Crawl(server, bad, *pages(site, 9), by=by, limit=2, **settings)
+    crawl = Crawl(server, bad, *pages(site, 9), limit=2, **settings)
     await crawl.finished()
     assert crawl.stat("semaphore/backoffs") == 1
     of_page = [visit for visit in site.visits if visit.path == "/status/503"]
@@ -141,11 +106,10 @@ def is_captcha(response: Response) -> bool:
     return response.url.endswith("/page/captcha") and "A page" in response.text
 
 
-@both
-async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site, by: By) -> None:
+async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site) -> None:
     visited = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
     when = f"{__name__}.is_captcha"
-    crawl = Crawl(server, *visited, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
+    crawl = Crawl(server, *visited, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
     await crawl.finished()
     assert site.arrivals.count("/page/captcha") == 2
     assert len(crawl.spider.responses) == 3
@@ -173,14 +137,11 @@ WALLED_SOON: dict[str, Any] = {
 }
 
 
-@both
-async def test_a_site_that_refuses_everything(
-    server: RedisServer, site: Site, by: By, caplog: Log
-) -> None:
+async def test_a_site_that_refuses_everything(server: RedisServer, site: Site, caplog: Log) -> None:
     site.refusals = None
     walled = [Request(site.url(f"/busy/{n}"), priority=1) for n in range(20)]
     alive = pages(site, 9, host="localhost")
-    crawl = Crawl(server, *walled, *alive, by=by, limit=2, **WALLED_SOON)
+    crawl = Crawl(server, *walled, *alive, limit=2, **WALLED_SOON)
     await crawl.finished()
     refused = sum(visit.path.startswith("/busy/") for visit in site.visits)
     assert refused < 60, "plain Scrapy asks three times for each"
@@ -193,19 +154,6 @@ async def test_a_site_that_refuses_everything(
     assert len(said) == 1
     assert "the last one with status 429. Requests fail at once" in said[0]
     assert server.members() == {}
-
-
-@both
-async def test_a_quota_that_names_its_reset_is_waited_for(
-    server: RedisServer, site: Site, by: By
-) -> None:
-    settings = WALLED_SOON | {"SEMAPHORE_DOWN_AFTER": 0, "SEMAPHORE_BACKOFF_MAX": 0.2}
-    site.refusals, site.refusal_headers = 12, {"Retry-After": "1"}
-    visited = [Request(site.url(f"/busy/{n}")) for n in range(10)]
-    crawl = Crawl(server, *visited, by=by, limit=1, **settings)
-    await crawl.finished()
-    assert len(crawl.spider.responses) == 10
-    assert crawl.stat("semaphore/walled") == 0
 
 
 # Hosts that do not respond ------------------------------------------------------------------------

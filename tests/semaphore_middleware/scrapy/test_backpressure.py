@@ -118,7 +118,7 @@ async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -
 
 async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise a node that always has other work would never use them."""
-    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
     async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
@@ -141,7 +141,7 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
 async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """The next request here has no place for it, either, but another node of the job may."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
-    set_options(monkeypatch, turn=4.0)
+    set_options(monkeypatch, turn=ENDLESS_S)
     other, third = (FairSemaphore(server.url, lease=ENDLESS_S, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]

@@ -17,7 +17,7 @@ from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-LEASE_S = 1.0  # the test waits for the ends of some
+LEASE_S = 3.0  # the test waits for the ends of some
 BEGUN, DONE = Path("begun"), Path("done")  # in the process's directory
 LEASES = [1.75, pytest.param(4, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
 

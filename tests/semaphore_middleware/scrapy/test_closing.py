@@ -17,7 +17,7 @@ from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.scrapy import closing
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.engine import PageIncompleteError
-from tests.support.crawls import By, Crawl, Log, Patch, both, waiting
+from tests.support.crawls import Crawl, Log, Patch, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -70,17 +70,14 @@ def incomplete(log: Log) -> list[str]:
     return [text for record in log.records if "incomplete" in (text := record.getMessage())]
 
 
-@both
-async def test_what_a_page_awaits_goes_on(
-    server: RedisServer, site: Site, tmp_path: Path, by: By
-) -> None:
+async def test_what_a_page_awaits_goes_on(server: RedisServer, site: Site, tmp_path: Path) -> None:
     meta = {
         "asks": [site.url("/slow/1"), site.url("/page/2")],
         "of_pipeline": site.url("/page/3"),
         "files": [site.url("/page/4"), site.url("/page/5")],
     }
     page, later = Request(site.url("/page/"), meta=meta), Request(site.url("/page/later"))
-    settings: dict[str, Any] = {"by": by, "JOBDIR": str(tmp_path), "FILES_STORE": str(tmp_path)}
+    settings: dict[str, Any] = {"JOBDIR": str(tmp_path), "FILES_STORE": str(tmp_path)}
     crawl = asking(server, page, **settings)
     await site.until(lambda: "/slow/1" in site.arrivals)
     crawl.crawler.engine.crawl(later)
@@ -96,16 +93,15 @@ async def test_what_a_page_awaits_goes_on(
     assert site.arrivals[6:] == ["/page/later"]
 
 
-@both
 @pytest.mark.parametrize("awaited_by", ["callback", "pipeline"])
 async def test_what_a_page_awaits_at_a_paused_site(
-    server: RedisServer, site: Site, caplog: Log, by: By, awaited_by: str
+    server: RedisServer, site: Site, caplog: Log, awaited_by: str
 ) -> None:
     url = site.url("/page/never", host="localhost")
     meta = {"asks": [url]} if awaited_by == "callback" else {"of_pipeline": url}
     async with FairSemaphore(server.url, lease=ENDLESS_S) as operator:
         await operator.admin.pause("localhost")
-        crawl = asking(server, Request(site.url("/page/"), meta=meta), by=by)
+        crawl = asking(server, Request(site.url("/page/"), meta=meta))
         await eventually(lambda: waiting(server))
         closes = close(crawl)
         await crawl.gave_back(1, site)
@@ -133,9 +129,8 @@ async def test_what_a_page_awaits_in_a_backoff(
     assert [late in line for line in incomplete(caplog)] == [False] * (2 - pages)
 
 
-@both
 async def test_what_a_page_awaits_for_long(
-    server: RedisServer, site: Site, caplog: Log, by: By, monkeypatch: Patch
+    server: RedisServer, site: Site, caplog: Log, monkeypatch: Patch
 ) -> None:
     """On the wire, and behind that one."""
     monkeypatch.setattr(closing, "GOES_ON_S", 0.5)
@@ -143,7 +138,7 @@ async def test_what_a_page_awaits_for_long(
         Request(site.url(f"/page/{n}", "localhost"), meta={"asks": [site.url(f"/never/{n}")]})
         for n in "ab"
     ]
-    crawl = asking(server, *asks, by=by)
+    crawl = asking(server, *asks)
     await eventually(lambda: server.members() == {"127.0.0.1": (1, 1)})
     closes = close(crawl)
     await crawl.gave_back(3, site)
@@ -179,15 +174,14 @@ async def test_a_robots_txt_goes_on_for_what_a_page_awaits(
     assert site.arrivals[5:] == ["/page/drained"]
 
 
-@both
 async def test_what_a_page_awaits_at_a_host_that_is_down(
-    server: RedisServer, site: Site, caplog: Log, by: By, monkeypatch: Patch
+    server: RedisServer, site: Site, caplog: Log, monkeypatch: Patch
 ) -> None:
     async def is_down(*_: Any, **__: Any) -> PermitSet:
         raise HostDownError("localhost is down")
 
     meta = {"asks": [site.url("/page/never", host="localhost")]}
-    crawl = asking(server, Request(site.url("/slow/"), meta=meta), by=by)
+    crawl = asking(server, Request(site.url("/slow/"), meta=meta))
     await site.until(lambda: site.now == 1)
     closes = close(crawl)
     monkeypatch.setattr(crawl_of(crawl.crawler).semaphore, "acquire_all", is_down)

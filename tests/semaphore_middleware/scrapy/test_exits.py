@@ -41,7 +41,7 @@ from tests.support.crawls import (
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
-from tests.support.times import TIMEOUT_S
+from tests.support.times import ENDLESS_S
 from tests.support.visits import FetchesFirst, Visits
 
 
@@ -59,8 +59,7 @@ class Case:
 FAILED = getattr(exceptions, "DownloadFailedError", ResponseNeverReceived)
 LOST = getattr(exceptions, "ResponseDataLossError", ResponseFailed)
 CANCELLED = getattr(exceptions, "DownloadCancelledError", CancelledError)
-# On a busy machine a request takes a while to reach the site, which is to count it.
-SOON, SMALL = {"download_timeout": 1.0}, {"download_maxsize": 1000}
+SOON, SMALL = {"download_timeout": 0.5}, {"download_maxsize": 1000}
 CASES = {
     "response": Case("/page/"),
     "redirect": Case("/redirect/page/", 2),
@@ -108,7 +107,7 @@ async def test_whatever_a_site_does(server: RedisServer, site: Site, by: By) -> 
     urls = {site.url(case.path, host): case for host, case in of_site.items()}
     urls |= {url.format(free_port=free_port()): case for url, case in ELSEWHERE.items()}
     requests = [
-        Request(f"{url}?{name}", meta={"download_timeout": TIMEOUT_S, **case.meta})
+        Request(f"{url}?{name}", meta={"download_timeout": ENDLESS_S, **case.meta})
         for url, case in urls.items()
         for name in "ab"
     ]
@@ -129,7 +128,9 @@ async def test_whatever_a_site_does(server: RedisServer, site: Site, by: By) -> 
     expected = {host_of(url): case for url, case in urls.items()}
     assert crawl.spider.of == {host: [case.error] * 2 for host, case in expected.items()}
     asked = Counter(visit.host for visit in site.visits)
-    assert asked == {host: 2 * case.requests for host, case in of_site.items()}
+    for host, case in of_site.items():
+        # On a busy machine a request that is given up soon may not reach the site.
+        assert asked[host] == 2 * case.requests or (case.meta is SOON and asked[host] < 4), case
     for host, case in expected.items():
         assert crawl.stat(f"semaphore/scope/{host}/acquired") == 2 * case.requests, case
     assert crawl.stat("spider_exceptions/ValueError") == 2
@@ -151,8 +152,8 @@ async def test_a_transfer_without_a_fetch(
     server: RedisServer, site: Site, monkeypatch: Patch, by: By
 ) -> None:
     """As of one that was cancelled while it stood in the queue of Scrapy's slot."""
-    # On a busy machine a short turn would be over, and the spider could close before the grant.
-    set_options(monkeypatch, turn=4.5)
+    # If the turn were over, the spider could close before the grant.
+    set_options(monkeypatch, turn=ENDLESS_S)
     crawl = Crawl(server, Request(site.url("/slow/")), by=by)
     await site.until(lambda: site.now == 1)
     admissions = crawl_of(crawl.crawler).downloads.admissions
@@ -178,15 +179,17 @@ async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_
 @both
 @pytest.mark.parametrize("retries", [0, 1000], ids=["errback", "retries"])
 async def test_acquire_timeout(server: RedisServer, site: Site, by: By, retries: int) -> None:
-    # Long beside what a busy machine takes: a permit that comes as the time is up counts, too.
-    settings: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.4, "RETRY_TIMES": retries}
+    settings: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.2, "RETRY_TIMES": retries}
     async with taken(server, "127.0.0.1") as release:
         crawl = Crawl(server, Request(site.url("/page/")), by=by, **settings)
         await eventually(lambda: waiting(server))
         await eventually(lambda: crawl.spider.failures or crawl.stat("retry/count"))
         release()
         await crawl.finished()
-    await crawl.gave_back(1 if retries else 0, site)
+    # A permit that comes as the time is up is counted and goes back.
+    granted = crawl.stat("semaphore/acquired")
+    assert granted >= bool(retries)
+    await crawl.gave_back(granted, site)
     assert site.arrivals == (["/page/"] if retries else [])
     failures = [type(failure) for failure in crawl.spider.failures]
     assert failures == ([] if retries else [AcquireTimeoutError])
@@ -391,7 +394,7 @@ async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by:
 async def test_permit_without_a_place_goes_back_at_once(
     server: RedisServer, site: Site, monkeypatch: Patch, is_closing: bool
 ) -> None:
-    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
     monkeypatch.setattr(closing, "GOES_ON_S", 0.5)  # what bypassed the scheduler does so
     elsewhere = Request(site.url("/slow/elsewhere", host="localhost"))
     crawl = Crawl(server, elsewhere, CONCURRENT_REQUESTS=1)
@@ -414,7 +417,7 @@ async def test_permit_without_a_place_goes_back_at_once(
 @both
 @pytest.mark.parametrize("path", ["/slow/", "/half/"])
 async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, by: By, path: str) -> None:
-    crawl = Crawl(server, Request(site.url(path)), by=by, SEMAPHORE_LEASE=1.0)
+    crawl = Crawl(server, Request(site.url(path)), by=by, SEMAPHORE_LEASE=3.0)
     await site.until(lambda: site.now == 1)
     server.kill()
     await site.until(lambda: site.now == 0)

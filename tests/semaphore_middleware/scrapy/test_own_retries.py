@@ -12,7 +12,7 @@ from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.scrapy.admission import SHARED_KEY, Admission
 from semaphore_middleware.scrapy.retries import Retries
-from tests.support.crawls import By, Crawl, Log, both
+from tests.support.crawls import Crawl, Log
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -95,18 +95,22 @@ def test_what_the_project_handles_is_left_to_it(case: dict[str, Any], is_ours: b
     assert retries_by_us(**case) == (TIMES if is_ours else None)
 
 
-@both
+@pytest.mark.parametrize(
+    "case", [{"settings": {"RETRY_ENABLED": False}}, {"meta": {"dont_retry": True}}, {"times": 0}]
+)
+def test_what_the_project_retries_never_is_not_retried(case: dict[str, Any]) -> None:
+    assert retries_by_us(**case) == 0
+
+
 @pytest.mark.parametrize("where", ["meta", "spider", "settings"])
-async def test_a_callback_gets_it_at_once(
-    server: RedisServer, site: Site, by: By, where: str
-) -> None:
+async def test_a_callback_gets_it_at_once(server: RedisServer, site: Site, where: str) -> None:
     site.refusals = None
     request = Request(site.url("/busy/"), meta={LIST: [429]} if where == "meta" else {})
     spider = Tolerant if where == "spider" else Visits
     settings = (
         OWN | LONG_PAUSE | ({"HTTPERROR_ALLOWED_CODES": [429]} if where == "settings" else {})
     )
-    crawl = Crawl(server, request, spider=spider, by=by, **settings)
+    crawl = Crawl(server, request, spider=spider, **settings)
     await crawl.finished()
     (response,) = crawl.spider.responses
     assert response.status == 429

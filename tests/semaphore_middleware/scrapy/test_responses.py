@@ -21,7 +21,8 @@ from semaphore_middleware import Permit
 from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.errors import PermitLostError
-from semaphore_middleware.scrapy.admission import Admission
+from semaphore_middleware.model.limits import Limit, parse_limits
+from semaphore_middleware.scrapy.admission import Admission, Admissions
 from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
 from semaphore_middleware.scrapy.responses import (
     RefusalCheck,
@@ -34,6 +35,7 @@ from semaphore_middleware.scrapy.retries import (
     Retries,
     forget_refusals,
 )
+from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.versions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
@@ -43,6 +45,8 @@ from tests.support.crawls import Log
 from tests.support.visits import Visits
 
 ADMISSIONS: WeakKeyDictionary[Request, Admission] = WeakKeyDictionary()
+LIMITS = parse_limits({}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
+ALL = Admissions(ScopeFinder(("host",), LIMITS), 16, lambda: None)
 
 
 class FakePermit:
@@ -61,7 +65,7 @@ class FakePermit:
         self, retry_after: float, what: str, status: int, is_metered: bool, quota_gap: float
     ) -> None:
         assert f"answered {status} to GET /" in what
-        assert "(try " in what
+        assert "(try " in what or not what.endswith(")")
         self.told.append(("refused", retry_after))
         self.teaches = is_metered, quota_gap
 
@@ -260,6 +264,41 @@ async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter(
     await recorded(429, request, seen)
     assert retried(seen, request) is None
     assert request.meta["dont_retry"], "Scrapy's middleware must not begin anew"
+
+
+@pytest.mark.parametrize(
+    ("most", "retries"), [(math.inf, 2), (-math.inf, 0), (10**400, 2), (1, 1), (0, 0)]
+)
+async def test_the_retries_that_a_site_s_only_page_may_have(most: Any, retries: int) -> None:
+    seen = classifier(times=2)
+    request = Request("http://a/", meta={"max_retry_times": most})
+    for is_last in [False] * retries + [True]:
+        ADMISSIONS[request] = ALL.enter_fetch(request)
+        assert await recorded(503, request, seen) == [("refused", 0)], "each refusal is told"
+        again = retried(seen, request, 503)
+        ALL.leave_fetch(ADMISSIONS[request])
+        assert (again is None) == is_last
+        request = again or request
+
+
+async def test_a_number_of_retries_that_is_none_hides_no_refusal() -> None:
+    request = Request("http://a/", meta={"max_retry_times": "soon"})
+    permit, admission = FakePermit(), ALL.enter_fetch(request)
+    with pytest.raises(TypeError):  # as in Scrapy
+        response = Response("http://a/", status=503)
+        await classifier().record_response(permits_of(permit), admission, response)
+    ALL.leave_fetch(admission)
+    assert permit.told == [("refused", 0)]
+
+
+async def test_other_requests_of_the_site_may_be_in_the_way_of_its_only_page() -> None:
+    seen, request = classifier(times=2), Request("http://a/", meta={"max_retry_times": 0})
+    others = ALL.enter_fetch(Request("http://a/other"))
+    ADMISSIONS[request] = ALL.enter_fetch(request)
+    await recorded(503, request, seen)
+    assert retried(seen, request, 503) is not None
+    for admission in (others, ADMISSIONS[request]):
+        ALL.leave_fetch(admission)
 
 
 async def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from scrapy import Request, version_info
+from scrapy import Request
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser, RobotParser
 from scrapy.settings import Settings
 
@@ -15,10 +15,11 @@ from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 from semaphore_middleware.scrapy.robotstxt import MAX_BYTES, Known, RobotsTxt, SharedFiles
 from semaphore_middleware.scrapy.scopes import Scopes
-from tests.support.crawls import ALONE, By, Crawl, Log, Patch, both, pages, waiting
+from tests.support.crawls import Crawl, Log, Patch, pages, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.times import ENDLESS_S
 from tests.support.visits import Fetches
 
 POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
@@ -34,15 +35,11 @@ def assert_spaced(site: Site, delay: float, since: float) -> None:
     assert all(time >= since + n * delay - 0.001 for n, time in enumerate(starts))
 
 
-@both
-async def test_three_nodes_keep_a_crawl_delay(server: RedisServer, site: Site, by: By) -> None:
-    if by is ALONE and version_info < (2, 18):
-        pytest.skip("before Scrapy 2.18, only the add-on learns what a robots.txt says")
+async def test_three_nodes_keep_a_crawl_delay(server: RedisServer, site: Site) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
     since = asyncio.get_running_loop().time()
     crawls = [
-        Crawl(server, *pages(site, 2), by=by, limit=4, SEMAPHORE_NODE=node, **POLITE)
-        for node in "abc"
+        Crawl(server, *pages(site, 2), limit=4, SEMAPHORE_NODE=node, **POLITE) for node in "abc"
     ]
     for crawl in crawls:
         await crawl.finished()
@@ -255,7 +252,7 @@ async def test_a_large_file_is_each_node_s_own(server: RedisServer, site: Site) 
 async def test_an_outage(server: RedisServer, site: Site, answer: str, is_shared: bool) -> None:
     """It is one for all nodes, but each node finds out itself that there is no answer."""
     site.robots_as = {"127.0.0.1": answer}
-    pauses = {"SEMAPHORE_BACKOFF_START": 60, "SEMAPHORE_BACKOFF_MAX": 60}
+    pauses = {"SEMAPHORE_BACKOFF_START": ENDLESS_S, "SEMAPHORE_BACKOFF_MAX": ENDLESS_S}
     crawls = await two_crawls(server, site, RETRY_ENABLED=False, **pauses)
     assert site.arrivals == ["/robots.txt"] * (1 if is_shared else 2)
     assert [crawl.stat("robotstxt/forbidden") for crawl in crawls] == [2, 2]

@@ -12,7 +12,7 @@ from scrapy import Request
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder
-from tests.support.crawls import By, Crawl, Log, both, pages, waiting
+from tests.support.crawls import Crawl, Log, pages, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -37,15 +37,14 @@ async def test_spellings_of_an_address_are_one(server: RedisServer, site: Site) 
     assert crawl.stat("semaphore/acquired") == len(SPELLINGS)
 
 
-@both
-async def test_a_redirect_to_another_host(server: RedisServer, site: Site, by: By) -> None:
+async def test_a_redirect_to_another_host(server: RedisServer, site: Site) -> None:
     marks: list[dict[str, Any]] = [{"semaphore_skip": True}, {"semaphore_scope": "another"}]
     ways = [(way, mark) for way in ("redirect", "refresh") for mark in marks]
     requests = [
         Request(site.url(f"/{way}//{OTHER}:{site.port}/slow/{n}", FIRST), meta=mark)
         for n, (way, mark) in enumerate(ways)
     ]
-    crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS={"another": 4})
+    crawl = Crawl(server, *requests, SEMAPHORE_LIMITS={"another": 4})
     await eventually(lambda: site.hosts[OTHER].now and waiting(server))
     await crawl.finished(site)
     assert len(crawl.spider.responses) == 4
@@ -64,19 +63,17 @@ class MovesToOther:
         return request.replace(url=url, meta={**request.meta, "semaphore_scope": "new"})
 
 
-@both
-async def test_a_middleware_may_choose_the_scope(server: RedisServer, site: Site, by: By) -> None:
+async def test_a_middleware_may_choose_the_scope(server: RedisServer, site: Site) -> None:
     request = Request(site.url("/slow/"), meta={"semaphore_scope": "old"})
-    crawl = Crawl(server, request, by=by, middlewares={MovesToOther: 10})
+    crawl = Crawl(server, request, middlewares={MovesToOther: 10})
     await eventually(lambda: server.members() == {"new": (1, 0)})
     await crawl.finished(site)
 
 
-@both
-async def test_the_same_host_keeps_its_meta(server: RedisServer, site: Site, by: By) -> None:
+async def test_the_same_host_keeps_its_meta(server: RedisServer, site: Site) -> None:
     paths = ["/status-once/503", "/redirect/page/"]
     requests = [Request(site.url(path), meta={"semaphore_skip": True}) for path in paths]
-    crawl = Crawl(server, *requests, by=by, limit=9, SEMAPHORE_BACKOFF_CODES=[])
+    crawl = Crawl(server, *requests, limit=9, SEMAPHORE_BACKOFF_CODES=[])
     await crawl.gave_back(0, site)
     assert len(site.arrivals) == 4
 
@@ -99,11 +96,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@both
-async def test_meta_not_allowed(server: RedisServer, site: Site, by: By, caplog: Log) -> None:
+async def test_meta_not_allowed(server: RedisServer, site: Site, caplog: Log) -> None:
     bad = [Request(site.url(f"/page/bad/{n}"), meta=meta) for n, (meta, _) in enumerate(BAD)]
     good = pages(site, 2)
-    crawl = Crawl(server, good[0], *bad, good[1], by=by)
+    crawl = Crawl(server, good[0], *bad, good[1])
     await crawl.gave_back(2, site)
     assert sorted(site.arrivals) == ["/page/0", "/page/1"]
     failed = sorted(str(failure) for failure in crawl.spider.failures)

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.scrapy import downloads
-from tests.support.crawls import By, Crawl, Patch, both, pages, taken, waiting
+from tests.support.crawls import Crawl, Patch, pages, taken, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site, most_at_once
@@ -86,15 +86,14 @@ async def test_a_delay_holds_after_another_wait(server: RedisServer, site: Site)
     assert all(time >= begin + n * delay_s - 0.001 for n, time in enumerate(sorted(site.times)))
 
 
-@both
-async def test_what_a_holder_waits_for(server: RedisServer, site: Site, by: By) -> None:
+async def test_what_a_holder_waits_for(server: RedisServer, site: Site) -> None:
     requests = [
         Request(site.url(f"/page/{n}"), meta={"first": site.url(f"/page/first-{n}")})
         for n in range(3)
     ]
     after: dict[type, int] = {FetchesFirst: 960}  # the permit was granted
     ours: dict[str, Any] = {"SEMAPHORE_SCOPES": ["all", "host"], "SEMAPHORE_LIMITS": {HOST: 1}}
-    crawl = Crawl(server, *requests, by=by, middlewares=after, CONCURRENT_REQUESTS=1, **ours)
+    crawl = Crawl(server, *requests, middlewares=after, CONCURRENT_REQUESTS=1, **ours)
     await crawl.finished()
     expected = {f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")}
     assert sorted(site.arrivals) == sorted(expected)
@@ -115,15 +114,14 @@ class SharesToken(Fetches):
             await asyncio.shield(self.token)
 
 
-@both
 @pytest.mark.parametrize("places", [2, 16])
 async def test_a_page_that_many_holders_wait_for(
-    server: RedisServer, site: Site, by: By, places: int
+    server: RedisServer, site: Site, places: int
 ) -> None:
     after: dict[type, int] = {SharesToken: 960}
     limit = 8 if places == 2 else 2
     ours: dict[str, Any] = {"CONCURRENT_REQUESTS": places, "limit": limit}
-    crawl = Crawl(server, *pages(site, 6), by=by, middlewares=after, **ours)
+    crawl = Crawl(server, *pages(site, 6), middlewares=after, **ours)
     await crawl.gave_back(7, site)
     assert site.arrivals[0] == "/page/token"
 
@@ -171,7 +169,7 @@ async def test_a_start_that_counts_waits_for_no_place(
 ) -> None:
     """Begun later, it would be too close to the next one."""
     limit = {"concurrency": 1, **counts}
-    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
     async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         held = await other.acquire(HOST, Limit(**limit))
         limits = {HOST: limit}

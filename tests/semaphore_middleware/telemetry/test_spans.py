@@ -22,7 +22,7 @@ async def test_each_wait_has_a_span(server: RedisServer, site: Site) -> None:
     first, second = pages(site, 2, "/slow/")
     late = Request(site.url("/slow/late"), meta={"max_retry_times": 0})
     # Long beside what a busy machine takes: the others are to get theirs in time.
-    brief: dict[str, Any] = {"limit": 1, "SEMAPHORE_ACQUIRE_TIMEOUT": 0.8}
+    brief: dict[str, Any] = {"limit": 1, "SEMAPHORE_ACQUIRE_TIMEOUT": 2.0}
     crawl = Crawl(server, first, late, **brief)
     await site.until(lambda: site.now == 1)
     node = crawl_of(crawl.crawler).semaphore.node
