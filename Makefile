@@ -38,7 +38,11 @@ WORKERS = $(shell echo $$(($$(nproc) * 2)))
 
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
-	$(PYTEST) --numprocesses $(WORKERS) -m 'not slow and not compose' $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) -m 'not slow and not compose and not processes' $(ARGS)
+
+.PHONY: test-processes
+test-processes: $(INSTALLED) ## run the tests of crawls by several processes, which make test leaves out
+	$(PYTEST) --numprocesses $(WORKERS) -m 'processes and not slow' $(ARGS)
 
 .PHONY: bytecode
 bytecode: $(INSTALLED)

@@ -197,6 +197,7 @@ def client(server: RedisServer) -> Iterator[Redis]:
         yield client
 
 
+@pytest.mark.processes
 def test_a_run_over_the_example_site_passes(demo: StartDemo, client: Redis) -> None:
     small = ("--nodes", "2", "--pages", "20", "--latency", "20", "--limit", "", "--url", "")
     run = demo(*small)

@@ -85,7 +85,7 @@ async def test_a_browser_s_own_requests_stay_within_the_permit_of_their_page(
 async def test_a_page_whose_permit_is_lost_is_closed(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
-    async with browsing(tmp_path, server, site, "/slow/", SEMAPHORE_LEASE=1.0) as crawl:
+    async with browsing(tmp_path, server, site, "/slow/", SEMAPHORE_LEASE=3.0) as crawl:
         await site.until(lambda: site.now == 1)
         await eventually(lambda: holding(server))
         server.kill()

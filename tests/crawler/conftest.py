@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from redis import Redis
 
 from lab.demo.site import ExampleSite
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import Node, looking_at, result_of
+from tests.support.times import ENDLESS_S
 
 HOST = "127.0.0.1"  # the example site's
 LIMIT = 8
 FAST = ("-s", f"CONCURRENT_REQUESTS_PER_DOMAIN={LIMIT}")
+LASTING = ("-s", f"CRAWL_LEASE={ENDLESS_S}", "-s", f"SEMAPHORE_LEASE={ENDLESS_S}")
+
+
+class ClosedSite(ExampleSite):
+    """Answers so many pages at once, and the others when it is `open`."""
+
+    def __init__(self, answered: int = 0, pages: int = 60, latency: float = 0.01) -> None:
+        super().__init__(pages, latency)
+        self.answered = answered
+        self.open = False
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        while pages_asked_for(self) > self.answered and not self.open:  # noqa: ASYNC110 - by a thread
+            await asyncio.sleep(0.01)
+        return await super()._page(request)
 
 
 @contextmanager
@@ -97,7 +115,7 @@ def client(server: RedisServer) -> Iterator[Redis]:
 
 
 def crawl(site: ExampleSite, *more: str) -> tuple[str, ...]:
-    return ("crawl", "site", "-a", f"url={site.url}", *FAST, *more)
+    return ("crawl", "site", "-a", f"url={site.url}", *FAST, *LASTING, *more)
 
 
 def start_together(

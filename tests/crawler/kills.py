@@ -24,7 +24,7 @@ PAGES = 60  # of the site
 LOSSES = "pages lost", "items lost", "above the limit"
 MOST_KILLS = 5  # in one crawl: a request that three nodes have died with is set aside
 # Longer than a living node on a busy machine is silent.
-LEASES = ("-s", "CRAWL_LEASE=2", "-s", "SEMAPHORE_LEASE=2")
+LEASES = ("-s", "CRAWL_LEASE=3", "-s", "SEMAPHORE_LEASE=3")
 
 
 def crawl_and_kill(

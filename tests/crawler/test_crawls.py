@@ -15,6 +15,7 @@ from lab.demo.site import ExampleSite
 from shared_crawl.client import VERSION
 from tests.crawler.conftest import (
     HOST,
+    ClosedSite,
     StartScrapy,
     assert_each_page_was_asked_for_once,
     crawl,
@@ -25,27 +26,31 @@ from tests.crawler.conftest import (
 )
 from tests.support.servers import RedisServer, free_port, wait_until
 from tests.support.shared_crawl import crawl_keys
+from tests.support.times import TIMEOUT_S
 
 
 def embedded_pid() -> int:
     path = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"]) / "server.sock"
-    with Redis(unix_socket_path=str(path)) as client:
+    with Redis(unix_socket_path=str(path), socket_timeout=TIMEOUT_S) as client:
         return int(client.info("server")["process_id"])
 
 
 def test_three_nodes_share_one_crawl(scrapy: StartScrapy, client: Redis, tmp_path: Path) -> None:
-    with serving(pages=60, latency=0.03) as site:
+    site = ClosedSite(pages=60, latency=0.03)
+    with in_a_thread(site):
         nodes = start_together(scrapy, client, 3, crawl(site), name="a/b %s 🕸")
+        site.open = True
         assert [node.finishes() for node in nodes] == [True] * 3
         assert_each_page_was_asked_for_once(site)
         assert site.judge.record(HOST).most <= 8
     files = list(tmp_path.glob("pages/*.jsonl"))
-    assert len(files) == 3  # a node without a page leaves no file
     items = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert len(items) == len({item["url"] for item in items}) == 60
+    assert len({item["node"] for item in items}) == len(files) > 1
     assert crawl_keys(client) == []
 
 
+@pytest.mark.processes
 def test_a_finished_crawl_is_run_again_if_one_says_so(scrapy: StartScrapy) -> None:
     with serving(pages=20) as site:
         assert scrapy(*crawl(site)).finishes()
@@ -79,12 +84,16 @@ def test_a_refused_page_is_fetched_later(scrapy: StartScrapy, tmp_path: Path) ->
     assert site.judge.record(HOST).pages["/"] == RefusingSite.refusals + 1
 
 
+@pytest.mark.processes
 def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
-    with serving(latency=0.05) as site:
+    site = ClosedSite(answered=10)
+    with in_a_thread(site):
         nodes = start_together(scrapy, client, 2, crawl(site), name="shared")
         wait_until(lambda: pages_asked_for(site) > 10)
         for node in nodes:
             node.interrupt()
+        wait_until(lambda: all("shutting down gracefully" in node.log for node in nodes))
+        site.open = True
         assert [node.wait() for node in nodes] == [1, 1]  # so that they are started again
         assert site.judge.missed(HOST)
         assert crawl_keys(client)
@@ -124,14 +133,18 @@ def test_what_the_embedded_server_will_forget_is_said(scrapy: StartScrapy) -> No
     assert "The embedded server forgets the crawl" in node.log
 
 
+@pytest.mark.processes
 def test_a_crawl_that_was_lost_with_the_embedded_server_is_an_error(scrapy: StartScrapy) -> None:
-    with serving(latency=0.05) as site:
-        arguments = crawl(site, "-s", "CRAWL=shared", "-s", "SEMAPHORE_LEASE=2")
+    site = ClosedSite(answered=10)
+    with in_a_thread(site):
+        arguments = crawl(site, "-s", "CRAWL=shared", "-s", "SEMAPHORE_LEASE=3")
         nodes = [scrapy(*arguments, url="") for _ in range(2)]
         wait_until(lambda: all("joins the crawl" in node.log for node in nodes))
         wait_until(lambda: pages_asked_for(site) > 10)
         os.kill(embedded_pid(), signal.SIGKILL)
         lost = "The embedded server has lost the crawl 'shared'"
+        wait_until(lambda: all(lost in node.log for node in nodes))
+        site.open = True
         assert [node.fails_with(lost) for node in nodes] == [True, True]
         assert all("'finish_reason': 'crawl_lost'" in node.log for node in nodes)
         assert site.judge.missed(HOST)
@@ -158,11 +171,11 @@ def test_what_is_wrong_ends_the_crawl_before_it_starts(
     before = client.dbsize()
     stranger = server.url.replace("://", "://nobody:swordfish@")
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
-    late = (f"gave up on {nowhere} after SEMAPHORE_START_TIMEOUT (0.1 s): cannot reach {nowhere}",)
+    late = (f"gave up on {nowhere} after SEMAPHORE_START_TIMEOUT (1.5 s): cannot reach {nowhere}",)
     nodes = [
         (scrapy(*crawl(site, "-a", "max_pages=all")), ("CRAWL_MAX_PAGES = 'all'",)),
         (scrapy(*crawl(site, "-s", "ADDONS={}"), url=""), ("REDIS_URL is not set",)),
-        (scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=nowhere), late),
+        (scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=1.5"), url=nowhere), late),
         (scrapy(*crawl(site), url=stranger), ("does not accept this user name and password",)),
     ]
     assert [node.fails_with(*texts) for node, texts in nodes] == [True] * 4
@@ -171,10 +184,13 @@ def test_what_is_wrong_ends_the_crawl_before_it_starts(
     assert client.dbsize() == before
 
 
+@pytest.mark.processes
 def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: ExampleSite) -> None:
+    # They may be there before it can be known that this server has nothing to recover.
+    command = crawl(site, "-s", "SEMAPHORE_RECOVERY_WAIT=0")
     server = RedisServer(tcp_port=free_port())
     try:
-        waiting, leaving = (scrapy(*crawl(site), url=server.tcp_url) for _ in range(2))
+        waiting, leaving = (scrapy(*command, url=server.tcp_url) for _ in range(2))
         for node in (waiting, leaving):
             wait_until(lambda: "The crawl's requests wait until" in node.log)  # noqa: B023
         leaving.interrupt()

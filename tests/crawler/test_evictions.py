@@ -7,26 +7,29 @@ from redis import Redis
 
 from tests.crawler.conftest import (
     HOST,
+    ClosedSite,
     Scrapy,
     StartScrapy,
     crawl,
+    in_a_thread,
     pages_asked_for,
-    serving,
     start_together,
 )
 from tests.support.servers import wait_until
 
+pytestmark = pytest.mark.processes
+
 NAME = "evicted"
-PAGES = 120
 
 
 def crawl_and_delete(scrapy: StartScrapy, client: Redis, part: str) -> tuple[list[Scrapy], int]:
     """Two nodes that crawl while this key is deleted; and how many pages they have missed."""
-    with serving(pages=PAGES, latency=0.05) as site:
-        nodes = start_together(scrapy, client, 2, crawl(site, "-s", "CRAWL_LEASE=1"), NAME)
+    site = ClosedSite(answered=50, pages=120)
+    with in_a_thread(site):
+        nodes = start_together(scrapy, client, 2, crawl(site, "-s", "CRAWL_LEASE=3"), NAME)
         wait_until(lambda: pages_asked_for(site) > 50)
         assert client.delete(f"{{crawl:{NAME}}}:{part}") == 1
-        assert pages_asked_for(site) < PAGES
+        site.open = True
         for node in nodes:
             node.wait()
         return nodes, len(site.judge.missed(HOST))

@@ -13,12 +13,13 @@ import pytest
 from redis import Redis
 
 from lab.demo.site import ExampleSite
-from tests.crawler.conftest import FAST, HOST, StartScrapy, crawl, serving
+from tests.crawler.conftest import FAST, HOST, ClosedSite, StartScrapy, crawl, in_a_thread
 from tests.crawler.kills import LOSSES, crawl_and_kill
 from tests.support.servers import RedisServer, wait_until
 from tests.support.shared_crawl import crawl_keys
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_nothing_is_lost_by_kills(
     server: RedisServer, client: Redis, tmp_path: Path, kills: int
@@ -28,20 +29,21 @@ def test_nothing_is_lost_by_kills(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.processes
 def test_pages_of_nodes_that_are_cut_off_while_they_are_stopping(
     scrapy: StartScrapy, client: Redis
 ) -> None:
     """As in three rollouts with a grace period that is shorter than the pages take."""
-    with serving(pages=8) as site:
-        site.latency = 8.0
-        command = crawl(site, "-s", "CRAWL=rollout", "-s", "CRAWL_LEASE=0.5")
+    site = ClosedSite(pages=8)
+    with in_a_thread(site):
+        command = crawl(site, "-s", "CRAWL=rollout", "-s", "CRAWL_LEASE=3")
         for rollout in range(1, 4):
             node = scrapy(*command)
             wait_until(lambda: site.judge.record(HOST).pages.total() == rollout)  # noqa: B023
             node.send(signal.SIGTERM)
             wait_until(lambda: client.zcard("{crawl:rollout}:nodes") == 0)
             node.kill()
-        site.latency = 0.0
+        site.open = True
         last = scrapy(*command)
         assert last.finishes()
         assert "Set aside" not in last.log
@@ -69,7 +71,7 @@ class Poisoned(Spider):
 @pytest.mark.slow
 def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_path: Path) -> None:
     (tmp_path / "poisoned.py").write_text(POISONED)
-    command = ("runspider", "poisoned.py", "-a", f"url={site.url}", *FAST, "-s", "CRAWL_LEASE=0.5")
+    command = ("runspider", "poisoned.py", "-a", f"url={site.url}", *FAST, "-s", "CRAWL_LEASE=3")
     for _ in range(3):
         assert scrapy(*command).wait() == -signal.SIGKILL
     last = scrapy(*command)

@@ -37,6 +37,7 @@ def parse_pdf(seconds: float) -> None:
     DONE.touch()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("leases", LEASES)
 async def test_no_other_crawl_gets_its_permit(
     server: RedisServer, site: Site, tmp_path: Path, leases: float

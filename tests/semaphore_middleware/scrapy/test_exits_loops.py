@@ -73,6 +73,7 @@ async def test_permits_go_back_however_requests_end(
     assert site.most <= 2
 
 
+@pytest.mark.processes
 async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, tmp_path: Path) -> None:
     ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 3.0}
     async with scrapy(tmp_path, Request(site.url("/half/")), options=NO_REACTOR, **ours) as crawl:

@@ -1,23 +1,18 @@
 """Crawls keep a site's limit together: of several processes, and of one; also without a server."""
 
-import json
 import os
 import signal
-import sys
-from asyncio import create_subprocess_exec, wait_for
-from asyncio.subprocess import PIPE, STDOUT
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, QUIET, Crawl, pages, scrapy, waiting
+from tests.support.crawls import ADD_ON, Crawl, pages, scrapy, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.times import TIMEOUT_S
+from tests.support.visits import Visits
 
 
 class Embedded(RedisServer):
@@ -60,7 +55,7 @@ async def test_embedded_server_ends_with_the_last_process(site: Site, tmp_path: 
 
 @pytest.mark.slow
 async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: Path) -> None:
-    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 0.5}
+    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 3}
     embedded = Embedded()
     async with scrapy(tmp_path, Request(site.url("/slow/killed")), **settings) as first:
         await site.until(lambda: site.now == 1)
@@ -76,6 +71,7 @@ async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: P
     await eventually(lambda: not runs(pid))
 
 
+@pytest.mark.processes
 async def test_a_killed_embedded_server_is_started_again(site: Site, tmp_path: Path) -> None:
     """By one of its nodes, and none begins what another one may have under way."""
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 4}
@@ -101,20 +97,11 @@ async def test_a_killed_embedded_server_is_started_again(site: Site, tmp_path: P
 
 # Several crawls of one process --------------------------------------------------------------------
 
-BOTH = """
-import sys, json
-from scrapy.crawler import CrawlerProcess
-from tests.support.visits import Visits
 
 class Other(Visits):
-    name = "other"
+    """A crawl of another name."""
 
-settings, first, second = map(json.loads, sys.argv[1:])
-process = CrawlerProcess(settings)
-process.crawl(Visits, requests=json.dumps([{"url": url} for url in first]))
-process.crawl(Other, requests=json.dumps([{"url": url} for url in second]))
-process.start()
-"""
+    name = "other"
 
 
 def nodes(server: RedisServer) -> list[str]:
@@ -126,45 +113,23 @@ def nodes(server: RedisServer) -> list[str]:
 
 @pytest.mark.parametrize("name", ["", "here"], ids=["unnamed", "with SEMAPHORE_NODE"])
 async def test_crawls_of_a_process_are_nodes(server: RedisServer, site: Site, name: str) -> None:
-    settings = {
-        **QUIET,
-        **ADD_ON,
-        "SEMAPHORE_REDIS_URL": server.url,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
-        "SEMAPHORE_NODE": name,
-    }
-    urls = [[request.url for request in pages(site, 3, f"/slow/{who}")] for who in "ab"]
-    arguments = [json.dumps(given) for given in (settings, *urls)]
-    process = await create_subprocess_exec(
-        sys.executable, "-c", BOTH, *arguments, stdout=PIPE, stderr=STDOUT
-    )
-    try:
-        await site.until(lambda: site.now == 2)
-        await eventually(lambda: len(nodes(server)) == 2)
-        first, second = sorted(nodes(server), reverse=True)
-        assert first.startswith(f"{name or 'visits'}-")
-        assert second.startswith(f"{name or 'other'}-")
-        site.let_go()
-        log, _ = await wait_for(process.communicate(), TIMEOUT_S)
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-    assert process.returncode == 0, log.decode()
-    assert site.most == 2
-    assert len(site.arrivals) == 6
-    assert server.members() == {}
-
-
-async def test_each_crawl_counts_its_own_permits(server: RedisServer, site: Site) -> None:
-    crawls = [Crawl(server, *pages(site, 3, f"/slow/{who}"), limit=2) for who in "ab"]
+    crawls = [
+        Crawl(
+            server, *pages(site, 3, f"/slow/{spider}"), spider=spider, limit=2, SEMAPHORE_NODE=name
+        )
+        for spider in (Visits, Other)
+    ]
     await site.until(lambda: site.now == 2)
     await eventually(lambda: len(nodes(server)) == 2)
+    first, second = sorted(nodes(server), reverse=True)
+    assert first.startswith(f"{name or 'visits'}-")
+    assert second.startswith(f"{name or 'other'}-")
     site.let_go()
     for crawl in crawls:
         await crawl.finished()
         counts = [crawl.stat(f"semaphore/{name}") for name in ("acquired", "released", "lost")]
         assert counts == [3, 3, 0]
-    assert site.most == 2
+    assert (site.most, len(site.arrivals)) == (2, 6)
     assert server.members() == {}
 
 

@@ -188,10 +188,20 @@ async def test_stopped_while_it_waits_for_its_server(server: RedisServer, site: 
 AWAY = {"SEMAPHORE_REDIS_URL": NOWHERE, "REDIS_URL": NOWHERE}
 SHARED_TOO = {**ADD_ON, "SCHEDULER": "shared_crawl.Scheduler"}
 NO_REACTOR = ("-s", "TWISTED_REACTOR_ENABLED=False")
+in_processes = pytest.mark.processes
 
 
-@pytest.mark.parametrize("options", [(), NO_REACTOR], ids=["reactor", "no reactor"])
-@pytest.mark.parametrize(("by", "status"), [(ADD_ON, 0), (SHARED_TOO, 1)], ids=["own", "shared"])
+@pytest.mark.parametrize(
+    ("by", "status", "options"),
+    [
+        pytest.param(ADD_ON, 0, (), id="own"),
+        pytest.param(ADD_ON, 0, NO_REACTOR, id="own-no reactor", marks=pytest.mark.processes),
+        pytest.param(SHARED_TOO, 1, (), id="shared", marks=pytest.mark.processes),
+        pytest.param(
+            SHARED_TOO, 1, NO_REACTOR, id="shared-no reactor", marks=pytest.mark.processes
+        ),
+    ],
+)
 async def test_a_process_that_is_stopped_while_it_waits_for_its_server_ends_in_order(
     tmp_path: Path, by: By, status: int, options: tuple[str, ...]
 ) -> None:
