@@ -97,7 +97,8 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
     requests.append(Request(site.url("/busy/", "localhost")))
     # Long beside what a busy machine takes: one request only is to wait for longer.
-    brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 2.0}
+    # And a node notices at its next renewal that its connection has been closed.
+    brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 2.0, "SEMAPHORE_LEASE": 15.0}
     crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, **brief)
     url = await address(caplog)
     await site.until(lambda: site.arrivals.count("/busy/") == 2 and site.now == 1)

@@ -253,9 +253,9 @@ def _become(link: socket.socket) -> Sequence[str]:
     if in_terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        # Those that are there were made for files.
-        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
-        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
+    # Those that are there were made for the first process's files, pipes or terminal.
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
