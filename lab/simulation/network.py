@@ -92,9 +92,11 @@ class Network:
 
     def break_all(self, host: Host | None = None) -> None:
         """Break all connections, or those of one host."""
-        for wire in list(self._wires):
-            if host is None or wire.machine in (host, host.keeper):
-                self.break_one(wire)
+        for wire in list(self._wires) if host is None else self.connections_of(host):
+            self.break_one(wire)
+
+    def connections_of(self, host: Host) -> list[Wire]:
+        return [wire for wire in self._wires if wire.machine in (host, host.keeper)]
 
     def break_one(self, wire: Wire) -> None:
         """End a connection; the host hears of it if it can."""
@@ -216,6 +218,9 @@ class Wire:
         self._reader = hiredis.Reader()
         self._inbox: deque[Any] = deque()
         self._news = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"a connection of {self.machine.name}"
 
     async def connect(self) -> None:
         network = self._network

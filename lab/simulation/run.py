@@ -457,8 +457,9 @@ class Run:
             session = node.semaphore._session
             assert node.host.keeper is not None
             timers = node.host.loop.left + node.host.keeper.loop.left
-            if not node.host.is_dead and (session is not None or timers):
-                self.judge.violate(f"LEFT in {node.name}: {session}, {timers}")
+            wires = self.network.connections_of(node.host)
+            if not node.host.is_dead and (session is not None or timers or wires):
+                self.judge.violate(f"LEFT in {node.name}: {session}, {timers}, {wires}")
         if not self.faults.losses_at:
             for scope, told in self.judge.failures.items():
                 heard = self.server.failures_heard(KEYS.of(scope)[0])

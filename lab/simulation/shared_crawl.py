@@ -983,8 +983,9 @@ class Crawl:
         for node in self.nodes:
             for error in node.host.errors:
                 self.violate(f"ERROR {node.host.name}: {error}")
-            if node.host.loop.left and not node.host.is_dead:
-                self.violate(f"LEFT in {node.host.name}: {node.host.loop.left}")
+            left = [*node.host.loop.left, *self.network.connections_of(node.host)]
+            if left and not node.host.is_dead:
+                self.violate(f"LEFT in {node.host.name}: {left}")
             is_held_up = node.is_stopped or node.host.is_dead or node.began_at > self._ended_at
             is_late = (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S
             if is_late and self._was_quiet and not is_held_up:
