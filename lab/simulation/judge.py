@@ -392,25 +392,20 @@ class Judge:
             if wants[node] <= limit and self.longest_gap[node] > longest:
                 self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")
 
-    def check_jobs(
-        self, jobs: Mapping[int, tuple[str, float]], set_weights: Mapping[str, float], length: float
-    ) -> None:
-        """Jobs that want a site all the time share the places there, or the starts, by weight.
-        `jobs` and their weights are by node.
+    def check_jobs(self, jobs: Mapping[int, str], length: float) -> None:
+        """Jobs that want a site all the time share the places there, or the starts, equally. `jobs`
+        are by node.
         """
         limit = self.plan.limits["a.com"]
         is_paced = bool(limit.delay or limit.rate)
         used: dict[str, float] = defaultdict(float)
-        for node, (job, _) in jobs.items():
+        for node, job in jobs.items():
             used[job] += self.started[node] if is_paced else self.held_s[node]
-        weights = dict(jobs.values()) | {
-            name: set_weights[name] for name in used if name in set_weights
-        }
         all_used = sum(used.values())
-        for name, weight in weights.items():
-            share = weight / sum(weights.values())
-            if abs(used[name] / all_used - share) > 0.02 or not used[name]:
-                self.violate(f"SHARE job {name} has {used[name] / all_used:.3f}, not {share:.3f}")
+        for name, of_job in used.items():
+            has, due = of_job / all_used, 1 / len(used)
+            if abs(has - due) > 0.02:
+                self.violate(f"SHARE job {name} has {has:.3f}, not {due:.3f}")
         most = length / self._pace("a.com") if is_paced else length * limit.concurrency
         if all_used < 0.9 * most:
             self.violate(f"UNUSED: of {most:.0f} places or starts {all_used:.0f} were used")

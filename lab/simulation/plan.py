@@ -69,7 +69,7 @@ class Plan:
     is_evicting: bool = False
     gives_scripts_info: bool = True  # the server
     theme: str = ""
-    jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
+    jobs: Mapping[int, str] = field(default_factory=dict)  # of nodes
     machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
     site: Callable[[], Site] | None = None  # what answers in place of each job's outcome
     down_after: Mapping[int, float] = field(default_factory=dict)  # of some nodes
@@ -194,8 +194,7 @@ def plan_for(seed: int) -> Plan:
     if plan.kind == "crowd" or random.random() < 0.7:
         return plan
     names = random.choice((("a", "b"), ("a", "b", "c"), ("", "a")))
-    jobs = {node: (random.choice(names), random.choice((1.0, 3.0))) for node in range(plan.nodes)}
-    return replace(plan, jobs=jobs)
+    return replace(plan, jobs={node: random.choice(names) for node in range(plan.nodes)})
 
 
 def plan_for_managed(seed: int) -> Plan:
@@ -333,19 +332,10 @@ def _crowd(seed: int, random: Random) -> Plan:
 
 def _shared(seed: int, random: Random) -> Plan:
     """Jobs of several nodes that want one site all the time, and much, but for one that comes and
-    goes. An operator changes a weight.
+    goes.
     """
-    weights = random.choice(
-        (
-            {"a": 1.0, "b": 1.0},
-            {"a": 1.0, "b": 3.0},
-            {"a": 1.0, "b": 100.0},
-            {"a": 1.0, "b": 1.0, "c": 2.0},
-            {"a": 1.0, "b": 3.0, "c": 1.0},
-            {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0},
-        )
-    )
-    many = [job for job in weights.items() for _ in range(random.choice((1, 1, 3)))]
+    names = "abcd"[: random.choice((2, 2, 3, 4))]
+    many = [name for name in names for _ in range(random.choice((1, 1, 3)))]
     jobs = dict(enumerate(many))
     hold = 0.1
     limit = Limit(random.choice((1, 2, 3, 4, 4)))
@@ -354,9 +344,6 @@ def _shared(seed: int, random: Random) -> Plan:
         hold = 0.01
     holds = {node: hold * random.choice((1, 1, 2)) for node in jobs}
     last = max(jobs)
-    faults: tuple[Fault, ...] = (Fault(PHASES_S[0], "close", last, PHASES_S[1] - PHASES_S[0]),)
-    if random.random() < 0.5:
-        faults += (Fault(PHASES_S[1], "share", of=(jobs[last][0], 2.0)),)
     return Plan(
         seed,
         "shared",
@@ -369,7 +356,7 @@ def _shared(seed: int, random: Random) -> Plan:
             for node in jobs
             for _ in range(limit.concurrency + 1)  # one always waits
         ),
-        faults=faults,
+        faults=(Fault(PHASES_S[0], "close", last, PHASES_S[1] - PHASES_S[0]),),
         jobs=jobs,
     )
 

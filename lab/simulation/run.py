@@ -155,7 +155,7 @@ class Node:
             node=name,
             lease=run.plan.lease,
             turn=run.plan.turn,
-            **dict(zip(("job", "weight"), run.plan.jobs.get(number, ()), strict=False)),
+            job=run.plan.jobs.get(number, ""),
             backoff=replace(BACKOFF, down_after=run.plan.down_after.get(number, DOWN_AFTER_S)),
             history=HISTORY_S,
             observers=[Witness(run.judge, self)],
@@ -598,9 +598,8 @@ class Run:
 
     def _judge_shares(self) -> None:
         self.network.weather = Weather(latency=(0.0002, 0.0004))
-        jobs = dict(self.plan.jobs)
+        jobs = self.plan.jobs
         last = max(jobs)
-        set_weights = dict(fault.of for fault in self.plan.faults if fault.kind == "share")
         for until in PHASES_S:
             end = BEGIN_S + until - 0.001  # before the next phase begins
             self.world.run(end - JUDGED_S)
@@ -609,8 +608,7 @@ class Run:
             self.world.run(end)
             is_away = until == PHASES_S[1]
             here = {node: job for node, job in jobs.items() if not (is_away and node == last)}
-            weights = set_weights if until == PHASES_S[2] else {}
-            self.judge.check_jobs(here, weights, JUDGED_S)
+            self.judge.check_jobs(here, JUDGED_S)
             if self.judge.violations:
                 return
 
@@ -730,9 +728,6 @@ class Run:
         reply = self.server.execute((b"EVALSHA", sha1_of(source).encode(), *arguments), now)
         if not isinstance(reply, Exception) and reply[0]:
             self.judge.violate("VERSION: a node of another version may use the server")
-
-    def _share(self, fault: Fault) -> None:
-        self._operate(partial(self._admin.share, *fault.of))
 
     def _rule(self, fault: Fault) -> None:
         self._operate(partial(self._change_rule, *fault.of))

@@ -71,7 +71,7 @@ def compared(seed: int, states: int) -> Iterator[tuple[int, list[str]]]:
         drawn = Draw(random)
         drawn.put(server)
         head = pack_head(LEASE_MS / 1000, random.random(), random.choice((math.inf, 0.1, 60.0)))
-        reply = server.execute((*call, head, b"a", epoch, b"job", b"2", drawn.statement()), 0.0)
+        reply = server.execute((*call, head, b"a", epoch, b"job", drawn.statement()), 0.0)
         assert notes or len(reply) == 2, reply
         yield number, list(notes)
         notes.clear()
@@ -125,7 +125,6 @@ class Draw:
             "ended_at": NOW - 70,
             **self.limit(),
             "job": job,
-            "weight": b"2",
         }
 
     def state(self) -> dict[str, Any]:

@@ -178,7 +178,7 @@ function showDetails(details) {
   if (!opened) return;
   const isHere = details?.id === opened.id;
   const { nodes, jobs, more_nodes: more } = isHere ? details : { nodes: [], jobs: [], more_nodes: 0 };
-  const shares = jobs.map((one) => `${one.job || "no job"} ${number(one.held)} held, ${number(one.waiting)} waiting, weight ${one.weight}`);
+  const shares = jobs.map((one) => `${one.job || "no job"} ${number(one.held)} held, ${number(one.waiting)} waiting`);
   write(opened.tr.querySelector(".jobs"), jobs.length ? `Shared by jobs: ${shares.join("; ")}` : "");
   const last = details?.backoff_last ? `The last backoff lasted ${seconds(details.backoff_last)}.` : "";
   const gap = details?.learned_gap ? `Learned from its refusals: a gap of ${seconds(details.learned_gap)} between starts.` : "";

@@ -193,35 +193,6 @@ RESET = _rule_verb(
 )
 
 
-# Jobs --------------------------------------------------------------------------------------------
-
-
-def _add_share(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="a job's name")
-    parser.add_argument("weight", metavar="W", nargs="?", help="a number, like 3 or 0.5")
-    parser.add_argument("--reset", action="store_true", help="use the nodes' settings again")
-
-
-async def _share(admin: Admin, options: argparse.Namespace) -> None:
-    """Set or unset a job's weight, or neither, and print the weight in force."""
-    if options.reset and options.weight is not None:
-        raise CommandError("share takes a weight or --reset, not both", Status.WRONG)
-    if options.reset or options.weight is not None:
-        await admin.share(options.job, options.weight)
-    weight = (await admin.weights()).get(options.job)
-    words = "as its nodes' settings say" if weight is None else f"{weight:g}, for all nodes"
-    print(f"{clean(options.job)}: weight {words}")
-
-
-SHARE = Verb(
-    "set how large a job's share of each site is, for all nodes, at once",
-    lambda settings, options: do_with_admin(settings, lambda admin: _share(admin, options)),
-    _add_share,
-    "Set the weight of a job (SEMAPHORE_JOB) for all nodes, at once. It wins over what their "
-    "settings say, and outlives the nodes. Without a weight: show the one that is set.",
-)
-
-
 # A dead node, a new server -----------------------------------------------------------------------
 
 

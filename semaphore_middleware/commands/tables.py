@@ -178,7 +178,6 @@ MEMBERS: Sequence[Column[Member]] = (
 JOB: Column[Member | JobShare] = name("job", lambda row: row.job)
 JOBS: Sequence[Column[JobShare]] = (
     JOB,
-    Column("weight", lambda row: f"{row.weight:g}"),
     Column("held", lambda row: str(row.held)),
     Column("waiting", lambda row: str(row.waiting)),
     Column("nodes", lambda row: str(row.nodes)),

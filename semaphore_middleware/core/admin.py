@@ -24,7 +24,7 @@ from semaphore_middleware.model.hosts import (
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import GivenLimit
-from semaphore_middleware.model.options import DEFAULT_PREFIX, check_job, check_weight
+from semaphore_middleware.model.options import DEFAULT_PREFIX
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.redis import embedded
@@ -177,10 +177,6 @@ class Admin:
             found = await self._rules_of(connection, [name])
         return found[0] if found else None
 
-    async def weights(self) -> dict[str, float]:
-        """The weights of jobs set with `share`."""
-        return dict((await self.server_state()).weights)
-
     async def changes(self) -> list[LoggedChange]:
         """The rule changes of the last 31 days, the oldest first; at most 1,000."""
         async with self.connected() as connection:
@@ -234,16 +230,6 @@ class Admin:
         async with self.connected() as connection:
             (rules,) = await connection.execute([("HGETALL", self._keys.rules)])
             return await self._apply(connection, RuleChange.reset_all(map(decoded, rules[::2])))
-
-    async def share(self, job: str, weight: float | str | None) -> None:
-        """Set the weight of a job for all nodes. With None, their settings count again."""
-        field = b"share:" + encoded(check_job(job, "the job"))
-        command: tuple[Any, ...] = ("HDEL", self._keys.epoch, field)
-        if weight is not None:
-            number = f"{check_weight(weight, f'the weight of {job!r}'):g}"
-            command = ("HSET", self._keys.epoch, field, number)
-        async with self.connected() as connection:
-            await connection.execute([command, self._notice])
 
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back a dead node's permits, before its leases end, and its places in the queue.
@@ -314,11 +300,10 @@ class Admin:
         while done < len(scopes):
             some = scopes[done : done + SCOPES_PER_CALL]
             call = self._pack(INSPECT, some, b"", *which)
-            ((times, set_weights, *replies),) = await run_scripts(connection, [call])
-            weights = read_server_state(times, set_weights).weights
+            ((_, *replies),) = await run_scripts(connection, [call])
             for scope, reply in zip(some, replies, strict=False):
                 if reply is not None:
-                    seen.append(read_inspection(scope, reply, weights))
+                    seen.append(read_inspection(scope, reply))
             done += len(replies)
         return seen
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from semaphore_middleware.model.limits import LIMITLESS, Limit, limit_word
@@ -45,8 +45,6 @@ class Member:
     """The limit named by its requests there."""
     job: str = ""
     """The node's job: its permits count in the job's share; empty: it has none."""
-    weight: Wire[float] = 1.0
-    """The job's weight in the node's settings."""
     failures: Wire[int] = 0
     """The node's requests without a response, in a row."""
 
@@ -57,7 +55,6 @@ class JobShare:
 
     job: str
     """The job's name; empty for the nodes without a job."""
-    weight: float
     held: int
     """Permits held by its nodes."""
     waiting: int
@@ -65,10 +62,8 @@ class JobShare:
     nodes: int
 
     @classmethod
-    def of(cls, members: Sequence[Member], set_weights: Mapping[str, float]) -> tuple[Self, ...]:
-        """The jobs of these nodes, by name; empty if all belong to one job. `set_weights` are the
-        weights set by operators.
-        """
+    def of(cls, members: Sequence[Member]) -> tuple[Self, ...]:
+        """The jobs of these nodes, by name; empty if all belong to one job."""
         by_job: dict[str, list[Member]] = {}
         for member in members:
             by_job.setdefault(member.job, []).append(member)
@@ -77,7 +72,6 @@ class JobShare:
         return tuple(
             cls(
                 job,
-                set_weights.get(job, max(member.weight for member in of_job)),
                 sum(member.held for member in of_job),
                 sum(member.waiting for member in of_job),
                 len(of_job),
@@ -96,8 +90,6 @@ class ServerState:
     """Time since the last call of any node. The leases' clock stands still meanwhile: a wall clock
     set ahead ends no lease.
     """
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of jobs set by operators."""
 
 
 @dataclass(frozen=True, slots=True)

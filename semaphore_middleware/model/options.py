@@ -17,8 +17,6 @@ from semaphore_middleware.model.validation import check_number, check_prefix, hi
 
 DEFAULT_PREFIX = "semaphore"
 LONGEST_JOB = 100  # characters
-WEIGHT_MIN = 0.001
-WEIGHT_MAX = 1_000_000.0
 
 
 def prefix_named(prefix: str) -> str:
@@ -34,11 +32,6 @@ def check_job(job: Any, where: str) -> str:
         allowed = f"a text of at most {LONGEST_JOB} printable characters"
         raise not_allowed(job, where, allowed)
     return str(job)
-
-
-def check_weight(weight: Any, where: str) -> float:
-    """The checked weight of a job, possibly given as text. Raises `SettingsError`."""
-    return check_number(weight, where, least=WEIGHT_MIN, most=WEIGHT_MAX, text=True)
 
 
 def _row(default: Any, check: Callable[[Any, str], Any]) -> Any:
@@ -114,9 +107,7 @@ class NodeOptions:
     """The first part of every key."""
     job: str = _row("", check_job)
     """The job of this node: its permits count in the job's share. Waiting jobs share a scope's
-    permits by weight, and the nodes of each share its own. All nodes without a job count as one."""
-    weight: float = _row(1.0, check_weight)
-    """The weight of the job."""
+    permits equally, and the nodes of each share its own. All nodes without a job count as one."""
     backoff: Backoff = _row(Backoff(), _check_backoff)  # noqa: RUF009 - it is frozen
     """Pauses after refusals without Retry-After, and the time until a site counts as down (see
     `Permit.refused` and `Permit.failed`)."""
@@ -146,7 +137,6 @@ class GivenOptions(TypedDict, total=False):
     turn: float
     prefix: str
     job: str
-    weight: float
     backoff: Backoff
     credentials: Callable[[], object] | None
     redis_options: Mapping[str, Any] | None

@@ -238,7 +238,7 @@ class Store:
         self._options = options
         self.recovery = recovery
         """Joins the server's epochs. Statements name the present one."""
-        self._job = encoded(options.job), f"{options.weight:g}".encode()
+        self._job = encoded(options.job)
         self.wall = 0.0
         """The server's wall clock in its last reply, in seconds."""
         self._heard_at = -math.inf  # when the last call was sent that was answered
@@ -337,7 +337,7 @@ class Store:
         keys = [*self._keys.of_all]
         options = self._options
         head = pack_head(options.lease, chance.fraction(), silent, self._machine)
-        arguments = [head, encoded(self.node), epoch, *self._job]
+        arguments = [head, encoded(self.node), epoch, self._job]
         for statement in call:
             try:
                 keys += self._keys.of(statement.scope)

@@ -32,7 +32,7 @@ from semaphore_middleware.redis.records import (
     numbers_of,
 )
 
-VERSION = "8"
+VERSION = "9"
 """Of the protocol: nodes of different versions do not share a server."""
 
 T = TypeVar("T")
@@ -228,17 +228,12 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 # Scopes -----------------------------------------------------------------------------------------
 
 
-def read_server_state(times: bytes, weights: Sequence[bytes]) -> ServerState:
-    """From the first two parts of the reply of the script `inspect`."""
-    pairs = zip(weights[::2], weights[1::2], strict=True)
-    by_job = {decoded(name): float(text) for name, text in pairs}
-    recovery_left, silent_for = _PAIR.unpack(times)
-    return ServerState(recovery_left, silent_for, by_job)
+def read_server_state(times: bytes) -> ServerState:
+    """From the first part of the reply of the script `inspect`."""
+    return ServerState(*_PAIR.unpack(times))
 
 
-def read_inspection(
-    scope: str, reply: tuple[bytes, bytes, Sequence[Any]], set_weights: Mapping[str, float]
-) -> Inspection:
+def read_inspection(scope: str, reply: tuple[bytes, bytes, Sequence[Any]]) -> Inspection:
     """A scope, from the reply of the script `inspect`."""
     packed, set_by, rows = reply
     members = tuple(_read_member(*row) for row in rows)
@@ -247,7 +242,7 @@ def read_inspection(
         members=members,
         force=Limit.unpack(*_LIMIT.unpack_from(packed, INSPECTION.size)),
         set_by=set_by.decode("utf-8", "replace") or None,
-        jobs=JobShare.of(members, set_weights),
+        jobs=JobShare.of(members),
         **INSPECTION.fields(packed),
     )
 

@@ -157,7 +157,6 @@ OF_KEYS = {
             "ended_at": NUMBER,  # when it last gave a permit back
             **LIMIT,  # that its node asks for
             "job": TEXT,  # of its node
-            "weight": TEXT,  # of that job
         }
     ),
     # A scope's own: the field "state" of its hash.

@@ -95,7 +95,6 @@ WRONG = {
     "SEMAPHORE_HISTORY": "a week",
     "SEMAPHORE_PREFIX": "{crawl}",
     "SEMAPHORE_JOB": "news\n",
-    "SEMAPHORE_WEIGHT": 0,
     "SEMAPHORE_MAX_CRAWL_DELAY": -1,
     "SEMAPHORE_ROBOTSTXT_UNREACHABLE": "forbid",
     "SEMAPHORE_BACKOFF_CODES": ["too many"],

@@ -40,7 +40,6 @@ OPTIONS = NodeOptions(
     turn=0.0,
     prefix=KEYS.prefix,
     job="",
-    weight=1.0,
     backoff=Backoff(),
     history=0.0,
 )

@@ -1,9 +1,8 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; no node; "kept" leaves out
 -- scopes without a key.
--- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); the
---        weights of jobs that operators have set: name and weight (as text), by turns; then for each scope
---        the record `inspection`, and after it `limit`, the one in force; which operator has
+-- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); then
+--        for each scope the record `inspection`, and after it `limit`, the one in force; which operator has
 --        set a rule (empty: none); and its nodes: of each its name, its job, and the record `member`, and
 --        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be
 --        read, or is left out. Fewer scopes than were named if they have many nodes.
@@ -21,7 +20,6 @@ end
 
 local function row_of(node, account)
   local held, waiting = held_by(account), waiting_at(account) + account.resting
-  local weight = tonumber(account.weight)
   local oldest = held > 0 and age(account.held_since) or 0
   local longest_wait = waiting > 0 and age(account.waiting_since) or 0
   local lease_left, failures = left(account.lease_end), account.failures
@@ -79,19 +77,11 @@ local function reply_of(key, queue)
   return { numbers, force.by or '', rows_of(scope) }
 end
 
-local weights, fields = {}, redis.call('HGETALL', KEYS[1])
-for i = 1, #fields, 2 do
-  local name = string.match(fields[i], '^share:(.*)')
-  if name then
-    table.insert(weights, name)
-    table.insert(weights, fields[i + 1])
-  end
-end
-local replies = { struct.pack('>dd', left(FROM), ADVANCE / 1000), weights }
+local replies = { struct.pack('>dd', left(FROM), ADVANCE / 1000) }
 for i = 4, #KEYS, 2 do
   local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
   if not is_read then problem_of(reply) end -- raises it if it is the server's
-  replies[i / 2 + 1] = is_read and reply
+  replies[i / 2] = is_read and reply
   if has_looked_enough() then break end
 end
 return replies

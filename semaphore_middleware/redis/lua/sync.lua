@@ -1,7 +1,7 @@
 -- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
 -- and in any order.
 -- KEYS: epoch, rules, index; then for each scope: scope, queue.
--- ARGV: see `clock`; the node; the epoch's id; the node's job, and its weight; then for each scope the record
+-- ARGV: see `clock`; the node; the epoch's id; the node's job; then for each scope the record
 --       `statement`, and after it `feedback`, if there is any.
 -- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the record `reply`
 --        and, as text, what is wrong with the scope's keys, if anything; last the server's wall clock (ms).
@@ -12,7 +12,7 @@
 
 local STATEMENT_BYTES = @bytes(statement)
 local MOST = 10 ^ 12 -- the largest number in a statement; as milliseconds 31 years
-local JOB, WEIGHT = ARGV[4], ARGV[5]
+local JOB = ARGV[4]
 local HAS_RULES = rules and rules ~= '0'
 
 -- Whether a statement is possible: no number is broken or too large, and no two contradict each other.
@@ -63,7 +63,7 @@ if EPOCH ~= ARGV[3] or has_evicted then return { 'epoch' } end -- rule 1: anothe
 if IS_CLOCK_LATE then write_clock() end
 local replies = {}
 for i = 4, #KEYS, 2 do
-  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[i / 2 + 4])
+  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[i / 2 + 3])
   replies[i / 2 - 1] = is_served and reply or pack_refusal(@status(unreadable), problem_of(reply))
 end
 table.insert(replies, WALL)

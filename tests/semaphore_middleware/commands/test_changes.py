@@ -57,10 +57,6 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         ),
         (("limit", "Bücher.Example", "2"), "xn--bcher-kva.example: limit 2; not in use just now"),
         (("limit", "API-A", "2"), "API-A: limit 2; not in use just now"),
-        (("share", "news"), "news: weight as its nodes' settings say"),
-        (("share", "news", "3"), "news: weight 3, for all nodes"),
-        (("share", "news"), "news: weight 3, for all nodes"),
-        (("share", "news", "--reset"), "news: weight as its nodes' settings say"),
     ):
         assert await semaphore(server, *arguments) == (0, f"{said}\n", "")
 

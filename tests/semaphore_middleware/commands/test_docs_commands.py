@@ -54,7 +54,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
         if printed:
             assert told(ran.out.strip()) == told(printed), arguments
         seen += 1
-    assert seen == 21
+    assert seen == 19
 
 
 def keys_of(what: str) -> list[str]:
@@ -64,7 +64,7 @@ def keys_of(what: str) -> list[str]:
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     member = Member("n", 1, 1, 1.0, 1.0, 1.0, Limit(4))
-    jobs = JobShare.of([member, replace(member, job="news")], {})
+    jobs = JobShare.of([member, replace(member, job="news")])
     snapshot = Snapshot.of([Inspection("s", 1, (member,), jobs=jobs)], [Rule("s", "me")])
     shown: dict[str, Any] = snapshot.as_json()
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]

@@ -107,8 +107,6 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         ),
         (("pause",), "pause takes either SCOPE or --all"),
         (("reset", SITE, "--all"), "reset takes either SCOPE or --all"),
-        (("share", "news", "0"), "the weight of 'news' = '0': allowed is a number >= 0.001"),
-        (("share", "news", "3", "--reset"), "share takes a weight or --reset, not both"),
         (("limit", SITE), f"limit {SITE}: give N, or an option"),
         (("limit",), "the following arguments are required: SCOPE; see scrapy semaphore limit -h"),
         (("limit", SITE, "2", "3"), "unexpected '3'"),

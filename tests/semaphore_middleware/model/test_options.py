@@ -23,7 +23,7 @@ def test_the_keyword_arguments_are_the_rows() -> None:
         ("recovery_wait", [-1, math.inf]),
         ("turn", [-1, math.nan, "1"]),
         ("prefix", ["", "a{b}"]),
-        *(("job", [7]), ("weight", [0]), ("backoff", [5]), ("history", [None])),
+        *(("job", [7]), ("backoff", [5]), ("history", [None])),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(name: str, values: list[Any]) -> None:

@@ -167,7 +167,6 @@ async def test_operators_may_change_all_viewers_nothing(server: RedisServer, nam
             await admin.resume("refused")
             await admin.reset("full")
             await admin.reset("*")
-            await admin.share("a job", 2)
             await read_history(admin, "full", 60)
             await admin.evict("a")
             await admin.trust()

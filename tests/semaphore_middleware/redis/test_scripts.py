@@ -206,7 +206,7 @@ async def say_packed(a: Caller, packed: bytes) -> Reply:
     """What becomes of exactly this, as a's statement."""
     head = protocol.pack_head(600.0, 0.5)
     keys = (*KEYS.of_all, *KEYS.of("s"))
-    call = Call(SYNC, keys, (head, "a", a.recovery.epoch, "job", "1", packed))
+    call = Call(SYNC, keys, (head, "a", a.recovery.epoch, "job", packed))
     ((reply, _),) = await run_scripts(a.connection, [call])
     return Reply.read(a.statement("s"), reply)
 

@@ -5,7 +5,6 @@ from collections import defaultdict
 
 import pytest
 
-from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
 from tests.support.nodes import Caller, Outside, key
@@ -90,12 +89,8 @@ LIMIT = 4
 
 
 async def join(server: RedisServer, **jobs: str) -> dict[str, Caller]:
-    """Nodes, each with its job and perhaps a weight, as in "news 3"."""
-    callers = {}
-    for name, text in jobs.items():
-        job, _, weight = text.partition(" ")
-        callers[name] = await Caller.join(server, name, job=job, weight=float(weight or 1))
-    return callers
+    """Nodes, each with its job."""
+    return {name: await Caller.join(server, name, job=job) for name, job in jobs.items()}
 
 
 async def test_jobs_that_only_pause_leave_their_scope_readable(
@@ -122,7 +117,7 @@ async def go_round(callers: dict[str, Caller], times: int = 12) -> None:
 def by_job(outside: Outside, jobs: dict[str, str]) -> dict[str, int]:
     held: dict[str, int] = defaultdict(int)
     for name, count in outside.held().items():
-        held[jobs[name].partition(" ")[0]] += count
+        held[jobs[name]] += count
     return held
 
 
@@ -130,46 +125,39 @@ def by_job(outside: Outside, jobs: dict[str, str]) -> dict[str, int]:
     ("jobs", "due"),
     [
         ({"a1": "a", "a2": "a", "a3": "a", "a4": "a", "b1": "b"}, {"a": 2, "b": 2}),
-        ({"a1": "a", "a2": "a", "b1": "b 3"}, {"a": 1, "b": 3}),
-        ({"a1": "a/x", "a2": "a/y", "b1": "b 2"}, {"a/x": 1, "a/y": 1, "b": 2}),
-        ({"a1": "a 3", "b1": ""}, {"a": 3, "": 1}),
+        ({"a1": "a/x", "a2": "a/y"}, {"a/x": 2, "a/y": 2}),
+        ({"a1": "a", "b1": ""}, {"a": 2, "": 2}),
         ({"a1": "a", "a2": "a", "a3": "a", "a4": "a"}, {"a": 4}),
     ],
-    ids=["ten nodes and one", "weights", "slashes", "no job", "one job"],
+    ids=["four nodes and one", "slashes", "no job", "one job"],
 )
-async def test_jobs_share_by_weight_whatever_nodes_they_have(
+async def test_jobs_share_equally_whatever_nodes_they_have(
     server: RedisServer, outside: Outside, jobs: dict[str, str], due: dict[str, int]
 ) -> None:
     callers = await join(server, **jobs)
     for caller in callers.values():
         await caller.take("s", 2 * LIMIT, LIMIT)
     await go_round(callers)
-    held = by_job(outside, jobs)
-    assert {job: held[job] for job in due} == due
-    assert sum(held.values()) == LIMIT
+    assert by_job(outside, jobs) == due
+    seen = (await callers["a1"].inspect("s")).jobs
+    assert {one.job: one.held for one in seen} == (due if len(due) > 1 else {})
 
 
-async def test_an_operator_s_weight_holds_for_all(server: RedisServer, outside: Outside) -> None:
-    jobs = {"a": "news", "b": "shop"}
-    callers = await join(server, **jobs)
-    admin = callers["a"].admin
-    await admin.share("news", 3)
-    for caller in callers.values():
-        await caller.take("s", 2 * LIMIT, LIMIT)
-    await go_round(callers)
-    seen = (await admin.inspect("s")).jobs
-    assert [(one.job, one.weight, one.held) for one in seen] == [("news", 3, 3), ("shop", 1, 1)]
-    assert await admin.weights() == {"news": 3.0}
-    await admin.share("news", None)
-    await go_round(callers)
-    assert by_job(outside, jobs) == {"news": 2, "shop": 2}
-    for job, weight in (("news\n", 1), ("news", 0), ("x" * 101, 1)):
-        with pytest.raises(SettingsError, match="allowed is"):
-            await admin.share(job, weight)
+async def test_the_job_that_holds_the_fewest_comes_first(
+    server: RedisServer, outside: Outside
+) -> None:
+    """Though it has used more: else long requests of one job would hold all places in turn."""
+    callers = await join(server, a="a", b="b")
+    await callers["b"].take("s", 4, limit=3)
+    await callers["a"].take("s", 3, limit=3)
+    await callers["b"].give_back("s", 1, limit=3)
+    assert outside.held() == {"a": 1, "b": 2}
+    await callers["b"].give_back("s", 2, limit=3)
+    assert outside.held() == {"a": 2, "b": 1}
 
 
 async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside: Outside) -> None:
-    jobs = {"a": "a", "b": "b 100"}
+    jobs = {"a": "a", "b": "b"}
     callers = await join(server, **jobs)
     await callers["b"].take("s", 1, LIMIT)
     await callers["a"].take("s", 2 * LIMIT, LIMIT)

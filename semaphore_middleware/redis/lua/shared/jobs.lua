@@ -1,24 +1,10 @@
--- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope.
+-- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope, equally.
 -- While several jobs have open accounts, the field "jobs" has an entry of each; `at` is when their use was
--- last counted, and `pace` the time between two starts (ms), 0 if they are not spaced.
--- A job's share of the places is its weight's part among the jobs that wait; its quota is that rounded down.
--- The next permit goes to a job below its quota, else to one below its share, and among these to the one that
--- has used the least by weight: weighted max-min fairness. A place is used for the time that it is held (not
--- by requests: Demers, Keshav and Shenker, 1989, say why). Where starts are spaced, starts are used.
--- Use is counted only while others wait: a job that wants less than its share saves nothing up.
--- KEYS[1] also has, in the field "share:" and a job's name, the weight that an operator has set.
-
-local function read_weights(jobs)
-  if not jobs[1] then return end -- all that the accounts have is requests whose nodes pause
-  local names = {}
-  for i, entry in ipairs(jobs) do
-    names[i] = 'share:' .. entry.name
-  end
-  for i, weight in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do
-    -- promise: operator's weight
-    jobs[i].force = tonumber(weight) or (jobs[i].weight > 0 and jobs[i].weight or 1)
-  end
-end
+-- last counted, and `is_paced` whether starts have been spaced since.
+-- The next permit goes to the job that holds the fewest, and among these to the one that has used the least:
+-- max-min fairness. A place is used for the time that it is held (not by requests: Demers, Keshav and
+-- Shenker, 1989, say why) while others wait: a job that wants less than its share saves nothing up.
+-- Where starts are spaced, jobs start in turn.
 
 -- A job's entry. A new one begins with the least use of the others.
 local function entry_of(scope, name)
@@ -28,11 +14,8 @@ local function entry_of(scope, name)
     if entry.held + entry.waiting > 0 then used = math.min(used, entry.used) end
   end
   local entry = {
-    name = name,
-    weight = 0, force = 1, -- as its nodes say (0: they say none, which is as 1); and as it counts
-    held = 0, waiting = 0,
-    -- Place-milliseconds, or starts by their pace, by weight, while others waited.
-    used = used < math.huge and used or 0,
+    name = name, held = 0, waiting = 0,
+    used = used < math.huge and used or 0, -- place-milliseconds, while others waited
     served = scope.tick, -- when it was last granted a permit
   }
   table.insert(jobs, entry)
@@ -45,23 +28,16 @@ local function note_job(scope, account, held, waiting)
   local entry = entry_of(scope, account.job)
   entry.held, entry.waiting = entry.held + held, entry.waiting + waiting
   if waiting < 0 and held > 0 then entry.served = scope.tick end
-  entry.weight = math.max(entry.weight, tonumber(account.weight)) -- where nodes differ, the largest counts
 end
 
--- Counts what jobs have used since the last call, and a number of starts of one account.
-local function charge(scope, account, starts)
-  local jobs, before, after = scope.jobs, math.huge, math.huge
-  local elapsed = jobs.pace == 0 and math.max(0, NOW - jobs.at) or 0
+-- Counts what jobs have used since the last call.
+local function charge(jobs)
+  local elapsed, before, after = jobs.is_paced and 0 or math.max(0, NOW - jobs.at), math.huge, math.huge
   jobs.at = NOW
-  local starting = starts > 0 and entry_of(scope, account.job)
-  local function use(entry)
-    local began = entry == starting and starts * jobs.pace or 0 -- promise: jobs share starts
-    entry.used = entry.used + (entry.held * elapsed + began) / entry.force
-  end
   for _, entry in ipairs(jobs) do
     if entry.waiting > 0 then
       before = math.min(before, entry.used)
-      use(entry)
+      entry.used = entry.used + entry.held * elapsed
       after = math.min(after, entry.used)
     end
   end
@@ -69,8 +45,7 @@ local function charge(scope, account, starts)
   for _, entry in ipairs(jobs) do
     if entry.waiting == 0 then
       local behind = math.max(0, before - entry.used)
-      use(entry)
-      entry.used = math.max(entry.used, after - behind)
+      entry.used = math.max(entry.used + entry.held * elapsed, after - behind)
     end
   end
 end
@@ -78,10 +53,10 @@ end
 -- Counts anew what each job holds and waits for. `job`: one that has come. If there are not several, nodes
 -- share the scope.
 local function count_jobs(scope, job)
-  local jobs = scope.jobs or { at = NOW, pace = 0 }
+  local jobs = scope.jobs or { at = NOW }
   scope.job, scope.jobs = false, jobs
   for _, entry in ipairs(jobs) do
-    entry.held, entry.waiting, entry.weight = 0, 0, 0
+    entry.held, entry.waiting = 0, 0
   end
   for_each_account(scope, function(_, account)
     if account.lease_end > NOW then
@@ -95,8 +70,6 @@ local function count_jobs(scope, job)
   if job then
     scope.job, scope.jobs = job, nil
     redis.call('HDEL', scope.key, 'jobs')
-  else
-    read_weights(jobs)
   end
 end
 
@@ -104,36 +77,27 @@ local function read_jobs(scope)
   local text = redis.call('HGET', scope.key, 'jobs')
   if not text then return count_jobs(scope) end
   scope.jobs = cmsgpack.unpack(text)
-  read_weights(scope.jobs)
-  charge(scope, nil, 0)
+  charge(scope.jobs)
 end
 
--- The job whose turn it is, if jobs share so many places.
-local function next_job(scope, places)
-  local weights, waiting = 0, {}
+local function next_job(scope)
+  local waiting = {}
   for _, entry in ipairs(scope.jobs) do
-    if entry.waiting > 0 then
-      table.insert(waiting, entry)
-      weights = weights + entry.force
-    else
-      places = places - entry.held
-    end
-  end
-  for _, entry in ipairs(waiting) do
-    local due = places * entry.force / weights - entry.held
-    entry.rank = (scope.jobs.pace > 0 or due >= 1) and 0 or due > 0 and 1 or 2
+    if entry.waiting > 0 then table.insert(waiting, entry) end
   end
   table.sort(waiting, function(one, other)
-    if one.rank ~= other.rank then return one.rank < other.rank end
-    if one.used ~= other.used then return one.used < other.used end -- promise: least used job
-    return one.served < other.served
+    if not scope.jobs.is_paced then
+      if one.held ~= other.held then return one.held < other.held end -- promise: job with the fewest places
+      if one.used ~= other.used then return one.used < other.used end -- promise: least used job
+    end
+    return one.served < other.served -- promise: jobs share starts
   end)
   return waiting[1]
 end
 
 -- The first node in the queue of the job whose turn it is; nil: the queue is not what was counted.
-local function first_of_jobs(scope, free)
-  local job = next_job(scope, scope.held + free)
+local function first_of_jobs(scope)
+  local job = next_job(scope)
   for _, member in ipairs(job and redis.call('ZRANGE', scope.queue, 0, -1) or {}) do
     if string.match(member, '.*%z(.*)') == job.name then return member end
   end

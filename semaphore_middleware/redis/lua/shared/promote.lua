@@ -215,7 +215,7 @@ local function grant_to_queue(scope)
   local function grant_to_first(most)
     local member, next_member, next_place, _
     if scope.jobs then -- promise: jobs share places
-      member, most = first_of_jobs(scope, most), 1
+      member, most = first_of_jobs(scope), 1
     else
       member, _, next_member, next_place = unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
     end
@@ -284,7 +284,7 @@ local function promote(scope)
   count_begun(scope)
   local learned = scope.learned
   if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
-  if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval, gap_of(scope)) end
+  if scope.jobs then scope.jobs.is_paced = is_paced(scope) end
   local own = scope.own
   if is_failing(learned) then let_try(scope) end -- rule 26: first try
   local own_waits = own and waiting_at(own) or 0

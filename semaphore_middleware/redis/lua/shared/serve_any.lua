@@ -16,7 +16,7 @@ local function open_account(scope, said)
   own.term, own.seq, own.asked, own.granted = said.term, said.seq, said.asked, said.believed
   -- A node may go on under a term whose account was closed when it was empty: these are counted.
   own.returned, own.started = said.returned, said.started
-  own.job, own.weight = JOB, WEIGHT
+  own.job = JOB
   -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
   own.served = next_tick(scope) -- rule 19: newcomer
   return own
@@ -44,7 +44,6 @@ local function apply_statement(scope, said)
     local begun = math.max(0, said.started - own.started)
     scope.begun, scope.started, own.started = scope.begun + begun, scope.started + begun, own.started + begun
     if begun > 0 then scope.begun_at = NOW - 1000 * said.start_age end -- rule 21: age
-    if scope.jobs and begun > 0 then charge(scope, own, begun) end
     count(scope, own, -1)
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked

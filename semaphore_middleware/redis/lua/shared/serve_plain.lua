@@ -92,7 +92,7 @@ local function serve_plain(key, state, own, @said_(statement))
     own_term, own_seq, own_asked, own_resting = said_term, said_seq, said_asked, 0
     own_held_since, own_waiting_since = NOW - 1000 * said_held_age, NOW - 1000 * said_wait_age
     @own_(limit) = @said_(limit)
-    own_job, own_weight = JOB, WEIGHT
+    own_job = JOB
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
