@@ -61,8 +61,7 @@ HTTPERROR_ALLOWED_CODES = [404, 410]
 LOG_LEVEL = "INFO"
 
 # Where this node serves its metrics, if set. Containers set it: each has ports of its own.
-SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")
-SEMAPHORE_METRICS_HOST = os.environ.get("SEMAPHORE_METRICS_HOST")
+SEMAPHORE_METRICS = os.environ.get("SEMAPHORE_METRICS")
 
 # Nobody looks into a node that is one of many.
 TELNETCONSOLE_ENABLED = False

@@ -10,19 +10,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from semaphore_console.node_metrics import (
-    OTHERS,
-    PREFIX,
-    ScopeLabels,
-    gauge,
-    limit_shown,
-    scope_gauges,
-    scope_label,
-)
+from semaphore_console.node_metrics import OTHERS, PREFIX, ScopeLabels, scope_label
 from semaphore_console.poller import new_starts
 from semaphore_console.sections import Section
 from semaphore_middleware.commands.snapshot import Snapshot
 from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.reasons import REASONS
 
 NAMED_NODES_MAX = 100  # the busiest
@@ -75,7 +68,7 @@ class ClusterMetrics:
         snapshot = self._snapshot
         is_up = int(snapshot is not None)
         text = "1 if the Redis server answers, else 0."
-        yield gauge("server_up", text, {self._prefix: is_up}, ["prefix"])
+        yield _gauge("server_up", text, {self._prefix: is_up}, ["prefix"])
         if snapshot is None:
             return  # old figures would look new
         self.count_starts(snapshot)
@@ -84,14 +77,14 @@ class ClusterMetrics:
             part = attrgetter(what.rpartition("_")[2])
             busiest = snapshot.nodes[:NAMED_NODES_MAX]
             counts = {scope_label(row.node): part(row) for row in busiest}
-            yield gauge(f"node_{what}", text, counts, ["node"])
+            yield _gauge(f"node_{what}", text, counts, ["node"])
         for what, text in OF_JOB.items():
             part = attrgetter(what.rpartition("_")[2])
             of_jobs = Tally[tuple[str, ...]]()
             for row in snapshot.scopes:
                 for node in row.members:
                     of_jobs[self._labels.label_of(row.scope), scope_label(node.job)] += part(node)
-            yield gauge(f"job_{what}", text, of_jobs, ["scope", "semaphore_job"])
+            yield _gauge(f"job_{what}", text, of_jobs, ["scope", "semaphore_job"])
         totals = snapshot.totals
         yield _total("scopes", "Scopes in use.", totals.scopes)
         yield _total("nodes", "Nodes with permits or waiting requests.", totals.nodes)
@@ -102,7 +95,7 @@ class ClusterMetrics:
         for section, rows in self._sections:
             for what, text in section.gauges.items():
                 values = {scope_label(row["name"]): row[what] for row in rows}
-                yield gauge(f"{section.label}_{what}", text, values, [section.label])
+                yield _gauge(f"{section.label}_{what}", text, values, [section.label])
 
     def _of_scopes(self, snapshot: Snapshot) -> Iterator[Metric]:
         rows: dict[str, list[Inspection]] = {}
@@ -115,27 +108,43 @@ class ClusterMetrics:
             return {label: total(map(part, of_label)) for label, of_label in rows.items()}
 
         limits = {
-            label: limit_shown(row.limit)
+            label: row.limit if row.limit < LIMITLESS else float("inf")
             for label, (row, *_) in rows.items()
-            if label != OTHERS and row.limit is not None
+            if label != OTHERS and row.limit is not None  # several limits would mean nothing
         }
-        held = by_label(sum, attrgetter("held"))
-        waiting = by_label(sum, attrgetter("waiting"))
-        yield from scope_gauges(self._labels, held, waiting, limits)
+        zeros = dict.fromkeys(self._labels.all, 0.0)
+        held = zeros | by_label(sum, attrgetter("held"))
+        yield _gauge("permits_held", "Permits that are held.", held)
+        text = "Requests that have asked for a permit and have none."
+        yield _gauge("requests_waiting", text, zeros | by_label(sum, attrgetter("waiting")))
+        yield _gauge("limit", "Permits that all nodes together may hold.", limits)
         waits = by_label(max, attrgetter("longest_wait"))
-        yield gauge("longest_wait_seconds", "How long a request has waited at most.", waits)
+        yield _gauge("longest_wait_seconds", "How long a request has waited at most.", waits)
         backoffs = by_label(max, attrgetter("backoff_left"))
-        yield gauge("backoff_seconds", "How long no request starts, at the site's wish.", backoffs)
+        yield _gauge("backoff_seconds", "How long no request starts, at the site's wish.", backoffs)
         states: Tally[tuple[str, ...]] = Tally(
             (self._labels.label_of(row.scope), row.state) for row in snapshot.scopes
         )
-        yield gauge("state", STATES, states, ["scope", "state"])
+        yield _gauge("state", STATES, states, ["scope", "state"])
         granted = CounterMetricFamily(
             f"{PREFIX}permits_granted", "Permits under which requests began.", labels=["scope"]
         )
         for label, count in self._granted.items():
             granted.add_metric([label], count)
         yield granted
+
+
+def _gauge(
+    name: str,
+    text: str,
+    values: Mapping[str, float] | Mapping[tuple[str, ...], float],
+    labels: Sequence[str] = ("scope",),
+) -> Metric:
+    """A gauge with a value for each label, or for each set of them."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric([key] if isinstance(key, str) else key, value)
+    return family
 
 
 def _total(name: str, text: str, value: float) -> Metric:

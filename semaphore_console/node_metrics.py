@@ -1,4 +1,4 @@
-"""Metrics of this node for Prometheus, served by prometheus_client; and labels for scopes.
+"""What only a node knows, for Prometheus, served by prometheus_client; and labels for scopes.
 
 Import it only where metrics are wanted: without them a crawl needs no prometheus_client.
 """
@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -24,7 +24,6 @@ from prometheus_client import (
     Metric,
     start_http_server,
 )
-from prometheus_client.core import GaugeMetricFamily
 
 from semaphore_console.auth import HEAD_TIMEOUT_S
 from semaphore_middleware.core.observer import (
@@ -45,7 +44,6 @@ from semaphore_middleware.core.observer import (
     StoreLost,
 )
 from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.location import Server
 
@@ -63,8 +61,6 @@ BUSY_SCOPE_PERMITS = 100  # permits of a busy scope, at least
 COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
 OTHERS = "(others)"  # the label of all further scopes together
 LABEL_CHARS_MAX = 100  # a longer scope is cut
-
-VISIT_TIMEOUT_S = 10.0  # for a visitor to get the metrics
 
 COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
@@ -121,41 +117,6 @@ class ScopeLabels:
         return labels
 
 
-def scope_gauges(
-    labels: ScopeLabels,
-    held: Mapping[str, float],
-    waiting: Mapping[str, float],
-    limits: Mapping[str, float],
-) -> Iterator[Metric]:
-    """The gauges of scopes common to a node and the operators' page, by label."""
-    zeros = dict.fromkeys(labels.all, 0.0)
-    yield gauge("permits_held", "Permits that are held.", zeros | dict(held))
-    yield gauge(
-        "requests_waiting",
-        "Requests that have asked for a permit and have none.",
-        zeros | dict(waiting),
-    )
-    yield gauge("limit", "Permits that all nodes together may hold, as last reported.", limits)
-
-
-def gauge(
-    name: str,
-    text: str,
-    values: Mapping[str, float] | Mapping[tuple[str, ...], float],
-    labels: Sequence[str] = ("scope",),
-) -> Metric:
-    """A gauge with a value for each label, or for each set of them."""
-    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric([key] if isinstance(key, str) else key, value)
-    return family
-
-
-def limit_shown(limit: int) -> float:
-    """A limit as Prometheus has it."""
-    return limit if limit < LIMITLESS else float("inf")
-
-
 class Visit(WSGIRequestHandler):
     """One visitor's request, in a thread of its own."""
 
@@ -179,27 +140,22 @@ class Visit(WSGIRequestHandler):
 
 
 class Metrics(Observer):
-    """Counts a node's events, and serves them with the state of its permits to Prometheus.
+    """Counts a node's events, and serves the counts to Prometheus.
 
     Visitors are served in threads. Counters and histograms are counted on the event loop and have
-    locks of their own. The permits belong to the event loop, so at each visit they are counted
-    there, all in one step: the gauges show one moment, and cost nothing between two visits.
+    locks of their own.
     """
 
     kinds = (PermitGranted, ProcessStalled, RoundTrip, *COUNTERS)
 
     def __init__(self, options: NodeOptions, _server: Server) -> None:
         assert options.metrics is not None, "its option is on"
-        self._host, self._port = options.metrics
+        self._address = str(options.metrics)
         self._server: WSGIServer | None = None
         self._permits: Tally[str] = Tally()  # by scope
         self._labels = ScopeLabels(self._permits.__getitem__)
-        self._limits: dict[str, float] = {}  # as last known: the semaphore forgets an idle scope's
         common: dict[str, Any] = {"registry": None, "namespace": PREFIX.rstrip("_")}
         of_scope = {"labelnames": ["scope"], **common}
-        self._granted = Counter(
-            "permits_granted", "Permits that requests of this node got.", **of_scope
-        )
         self._handed_on = Counter(
             "permits_handed_on",
             "Permits that requests of this node got from its own, without a call.",
@@ -211,7 +167,7 @@ class Metrics(Observer):
             buckets=WAIT_BUCKETS_S,
             **of_scope,
         )
-        self._series: dict[str, tuple[Counter, Counter, Histogram]] = {}  # of these, by label
+        self._series: dict[str, tuple[Counter, Histogram]] = {}  # of these, by label
         self._counters = {
             kind: Counter(name, text, **common) for kind, (name, text) in COUNTERS.items()
         }
@@ -232,30 +188,26 @@ class Metrics(Observer):
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
         """Serve the metrics. A taken port must not end a crawl, so it is only logged."""
-        self._semaphore = semaphore
-        self._loop = asyncio.get_running_loop()
         self._node_info.info({"node": semaphore.node})
+        host, _, port = self._address.rpartition(":")
         try:
             # In a thread, as it looks names up.
             server, _ = await asyncio.to_thread(
-                start_http_server, self._port, self._host, self._registry
+                start_http_server, int(port), host.strip("[]"), self._registry
             )
         except OSError as error:
             logger.warning(
-                "SEMAPHORE_METRICS_PORT = %d, SEMAPHORE_METRICS_HOST = %r: cannot listen there "
-                "(%s). This node goes on without metrics; allowed are an address of this machine, "
-                "and a port for each node, or 0 for any free one.",
-                self._port,
-                self._host,
+                "SEMAPHORE_METRICS = %r: cannot listen there (%s). This node goes on without "
+                "metrics; allowed are an address of this machine, and a port for each node, or 0 "
+                "for any free one.",
+                self._address,
                 error.strerror or error,
             )
         else:
             server.RequestHandlerClass = Visit
             self._server = server
-            host = str(server.server_address[0])
-            port = server.server_address[1]
-            shown = f"[{host}]" if ":" in host else host
-            logger.info("Metrics for Prometheus are at http://%s:%d/metrics", shown, port)
+            address = f"{host}:{server.server_address[1]}"
+            logger.info("Metrics for Prometheus are at http://%s/metrics", address)
 
     async def close(self) -> None:
         """Free the port, even if there is no time to wait for the server's thread."""
@@ -275,13 +227,10 @@ class Metrics(Observer):
         if isinstance(event, PermitGranted):
             self._count_permit(event.permit.scope)
             label = self._labels.label_of(event.permit.scope)
-            granted, handed_on, waits = self._series_of(label)
-            granted.inc()
+            handed_on, waits = self._series_of(label)
             if event.handed_on:
                 handed_on.inc()
             waits.observe(event.permit.wait)
-            if event.limit is not None and label != OTHERS:  # several limits would mean nothing
-                self._limits[label] = limit_shown(event.limit)
         elif isinstance(event, RoundTrip):
             self._round_trips.observe(event.seconds)
         elif isinstance(event, ProcessStalled):
@@ -296,21 +245,14 @@ class Metrics(Observer):
             self._permits.clear()
             self._permits.update(busiest)
 
-    def _series_of(self, label: str) -> tuple[Counter, Counter, Histogram]:
+    def _series_of(self, label: str) -> tuple[Counter, Histogram]:
         if label not in self._series:
-            self._series[label] = (
-                self._granted.labels(label),
-                self._handed_on.labels(label),
-                self._waits.labels(label),
-            )
+            self._series[label] = self._handed_on.labels(label), self._waits.labels(label)
         return self._series[label]
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now. The registry calls it, in a visitor's thread."""
-        reading = asyncio.run_coroutine_threadsafe(self._gauges(), self._loop)
-        yield from reading.result(VISIT_TIMEOUT_S)
         for metric in (
-            self._granted,
             self._handed_on,
             self._waits,
             *self._counters.values(),
@@ -322,22 +264,6 @@ class Metrics(Observer):
                 # `disable_created_metrics` would do it too, but for the whole host process.
                 family.samples = [s for s in family.samples if not s.name.endswith("_created")]
                 yield family
-
-    async def _gauges(self) -> list[Metric]:
-        """The present permits, waiting requests and limits. Requests without a reply from the
-        server count as waiting: while the server is away, all do.
-        """
-        held: Tally[str] = Tally()
-        waiting: Tally[str] = Tally()
-        for permit in self._semaphore.permits():
-            counts = held if permit.held else waiting
-            counts[self._labels.label_of(permit.scope)] += 1
-        for scope, label in self._labels.of_own.items():
-            if (limit := self._semaphore.limit_of(scope)) is not None:
-                self._limits[label] = limit_shown(limit)
-        for label in self._labels.all:
-            self._series_of(label)  # its counters start at 0
-        return [*scope_gauges(self._labels, held, waiting, self._limits)]
 
 
 def scope_label(scope: str) -> str:

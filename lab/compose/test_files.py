@@ -40,11 +40,12 @@ def test_only_the_nodes_reach_the_server_and_nobody_from_outside() -> None:
         for name, each in services.items()
         if "redis" in each.get("networks", ())
     }
-    assert (in_network, server["networks"]) == ({"redis", "node"}, ["redis"])
+    assert (in_network, server["networks"]) == ({"redis", "node", "serve"}, ["redis"])
     assert FILE["networks"]["redis"] == {"internal": True}
     ports = [port for each in BESIDE.values() for port in each.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    assert not {"ports", "network_mode"} & set().union(*SERVICES.values(), BESIDE["node"])
+    ours = (*SERVICES.values(), BESIDE["node"], BESIDE["serve"])
+    assert not {"ports", "network_mode"} & set().union(*ours)
 
 
 def test_the_server_keeps_everything() -> None:
@@ -53,9 +54,10 @@ def test_the_server_keeps_everything() -> None:
     assert "--maxmemory-policy noeviction" in command
 
 
-@pytest.mark.parametrize("name", ["node", "site"])
-def test_our_containers_may_do_as_little_as_possible(name: str) -> None:
-    service = SERVICES[name]
+@pytest.mark.parametrize(
+    "service", [SERVICES["node"], SERVICES["site"], BESIDE["serve"]], ids=["node", "site", "serve"]
+)
+def test_our_containers_may_do_as_little_as_possible(service: dict[str, Any]) -> None:
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "\nUSER 10001:10001\n" in (REPOSITORY / "Dockerfile").read_text("utf-8")
@@ -66,7 +68,7 @@ def test_what_is_mounted_and_pulled_is_there_and_pinned() -> None:
         for name, service in file["services"].items():
             for source, *_ in (volume.split(":") for volume in service.get("volumes", [])):
                 is_there = (REPOSITORY / source).exists() if source[0] == "." else None
-                assert is_there or source in file["volumes"], source
+                assert is_there or source in FILE["volumes"] | file["volumes"], source
             is_known = "build" in service or (file is MONITORING and name in SERVICES)
             assert is_known or re.search(r":v?\d+\.\d+\.\d+$", service["image"])
 

@@ -313,9 +313,6 @@ class ObservedSemaphore(Protocol):
     def permits(self) -> Collection[Permit]:
         """This node's permits, held or waited for."""
 
-    def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as last reported; None: it is not known."""
-
 
 class Observer:
     """Base class of observers of a semaphore; each method does nothing by default.

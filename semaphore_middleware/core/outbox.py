@@ -181,11 +181,6 @@ class Outbox:
         for account in list(self.accounts.values()):
             yield from [*account.held, *account.waiting]
 
-    def limit_of(self, scope: str) -> int | None:
-        """The limit in force at the last reply; None: this node does not use the scope."""
-        account = self.accounts.get(scope)
-        return account.site.limit if account else None
-
     def was_in_use_since(self, time: float) -> bool:
         """Whether there has been any account since then. As a process wakes, replies are read
         first, and may end the accounts that it has lost.

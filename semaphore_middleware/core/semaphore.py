@@ -398,14 +398,6 @@ class FairSemaphore:
         """This node's permits: those that it holds, and those that it waits for."""
         return list(self._session.outbox.permits()) if self._session is not None else ()
 
-    def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as last reported to this node; None: it never
-        was, or it holds and wants none.
-
-        Sends nothing.
-        """
-        return self._session.outbox.limit_of(scope) if self._session is not None else None
-
     def _opened(self) -> Session:
         if self._session is None:
             raise ClosedError("the semaphore is not open; use it in an 'async with'")

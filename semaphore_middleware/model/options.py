@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -80,11 +81,24 @@ def check_redis_options(value: Any, where: str) -> Mapping[str, Any] | None:
     return options
 
 
-def _check_address(value: Any, where: str) -> tuple[str, int] | None:
-    match value:
-        case None | (str(), int()):
-            return value
-    raise not_allowed(value, where, "a host and a port, or None")
+LOOPBACK = "127.0.0.1"
+ADDRESS = re.compile(r"(?:(\[[0-9a-f:.]+\]|[^\s:[\]]+):)?(\d{1,5})", re.IGNORECASE)
+
+
+def check_address(value: Any, where: str) -> str | None:
+    """An address and a port to listen on, as "127.0.0.1:9410", which a port alone stands for, too.
+    Raises `SettingsError`.
+    """
+    if value is None:
+        return None
+    found = ADDRESS.fullmatch(str(value)) if isinstance(value, str | int) else None
+    with suppress(UnicodeError):
+        if found and int(found[2]) <= 65535:
+            host = found[1] or LOOPBACK
+            host.encode("idna")  # as it is looked up
+            return f"{host}:{found[2]}"
+    allowed = f"an address and a port like '{LOOPBACK}:9410', a port of {LOOPBACK}, or None"
+    raise not_allowed(value, where, allowed)
 
 
 # Each option is also a setting with the same default and check, except for those in `NOT_SETTINGS`
@@ -120,8 +134,9 @@ class NodeOptions:
     """Time after which the log explains a wait for a permit; 0: it never does."""
     history: float = _row(604800.0, check_number)
     """Time for which the server keeps the history of each site; 0: there is none."""
-    metrics: tuple[str, int] | None = _row(None, _check_address)
-    """Host and port (0: any free one) of this node's metrics for Prometheus; None: not served."""
+    metrics: str | int | None = _row(None, check_address)
+    """Address and port of this node's metrics for Prometheus, or a port (0: any free one) of
+    127.0.0.1; None: not served."""
 
     def __post_init__(self) -> None:
         for row in fields(NodeOptions):
@@ -142,4 +157,4 @@ class GivenOptions(TypedDict, total=False):
     redis_options: Mapping[str, Any] | None
     explain_waits: float
     history: float
-    metrics: tuple[str, int] | None
+    metrics: str | int | None

@@ -19,6 +19,7 @@ from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import (
     NodeOptions,
+    check_address,
     check_credentials,
     check_job,
     prefix_named,
@@ -95,13 +96,6 @@ _truth = partial(check_truth, text=True)
 _seconds = partial(check_number, text=True)
 _count = partial(check_integer, least=0, text=True)
 _unreachable = partial(check_choice, choices=("disallow", "allow"))
-_port = partial(
-    check_integer,
-    least=0,
-    most=65535,
-    allowed="a port, 0 (any that is free) to 65535, or None",
-    text=True,
-)
 
 
 def _text(value: Any, where: str, may_be_secret: bool = False) -> str:
@@ -131,15 +125,6 @@ def _scope_kind(given: Any, where: str) -> str | Namer | None:
         except Exception as error:
             raise SettingsError(f"{where}: {given!r} cannot be loaded: {shown(error)}") from error
     return cast("Namer", found) if callable(found) and not iscoroutinefunction(found) else None
-
-
-def _address(value: Any, where: str) -> str:
-    try:
-        value.encode("idna")  # as it is looked up
-    except (AttributeError, UnicodeError):
-        allowed = "an address to listen on, like '127.0.0.1' or '0.0.0.0'"
-        raise not_allowed(value, where, allowed) from None
-    return str(value)
 
 
 def _statuses(value: Any, where: str) -> frozenset[int]:
@@ -228,11 +213,10 @@ _ROWS = (
     Setting("SEMAPHORE_BACKOFF_WHEN", None, _function_of_response, EMPTY),
     Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds),
     Setting("SEMAPHORE_HISTORY", "7d", parse_period),
-    Setting("SEMAPHORE_METRICS_PORT", None, _port, EMPTY),
-    Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, EMPTY),
+    Setting("SEMAPHORE_METRICS", None, check_address, EMPTY),
 )
-NOT_SETTINGS = ("backoff", "metrics", "credentials", "turn", "explain_waits")
-"""Options of a node without a setting of their name. The first three are made from settings in
+NOT_SETTINGS = ("backoff", "credentials", "turn", "explain_waits")
+"""Options of a node without a setting of their name. The first two are made from settings in
 `_ROWS`; the default of the others serves every crawl.
 """
 _OF_NODE = (
@@ -298,8 +282,6 @@ class SemaphoreSettings(NodeOptions):
         )
         at_once = "CONCURRENT_REQUESTS"
         ours["concurrent_requests"] = _count(settings.get(at_once), at_once)
-        port = ours["metrics_port"]
-        ours["metrics"] = None if port is None else (ours["metrics_host"], port)
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls) if field.name in ours})
 

@@ -36,6 +36,10 @@ class Scrape:
         names = ("permits_held", "requests_waiting", "permits_granted_total")
         return tuple(self.get(f"scrapy_semaphore_{name}", scope=scope) for name in names)
 
+    def waits(self, scope: str) -> float | None:
+        """How many requests have got a permit, as a node counts them."""
+        return self.get("scrapy_semaphore_wait_seconds_count", scope=scope)
+
     def scopes(self, name: str) -> set[str]:
         return {dict(labels)["scope"] for sample, labels in self.samples if sample == name}
 

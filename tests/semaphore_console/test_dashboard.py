@@ -61,7 +61,7 @@ def documented(text: str) -> set[str]:
 
 async def test_they_ask_for_what_is_exported(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO", metrics.__name__)
-    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS=0)
     await site.until(lambda: site.now == 1)
     exported = {name for name, _ in (await scrape(await address(caplog))).samples}
     variables = [str(variable.get("query")) for variable in DASHBOARD["templating"]["list"]]
@@ -69,7 +69,7 @@ async def test_they_ask_for_what_is_exported(server: RedisServer, site: Site, ca
     async with serving(server, None) as page:
         by_page = {name for name, _ in (await scrape(f"{page.url}metrics")).samples}
     for text in variables:
-        assert set(re.findall(METRIC, text)) <= exported
+        assert set(re.findall(METRIC, text)) <= exported | by_page
     assert set(re.findall(METRIC, RULES.read_text("utf-8"))) <= exported | by_page
     of_all, of_node = DOCS.split("## Of a node")
     assert documented(of_node) == families(exported)
@@ -148,7 +148,7 @@ async def test_each_panel_shows_something_and_nothing_is_counted_twice(
 ) -> None:
     caplog.set_level("INFO", metrics.__name__)
     requests = [Request(site.url(f"/slow/{number}")) for number in range(3)]
-    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, SEMAPHORE_LIMITS={"127.0.0.1": 2})
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS=0, SEMAPHORE_LIMITS={"127.0.0.1": 2})
     await site.until(lambda: site.now == 2)
     await set_one_aside(server, "shop")
     async with serving(server, None) as page:

@@ -28,7 +28,7 @@ async def at_page(server: RedisServer, _: Log) -> AsyncIterator[str]:
 @asynccontextmanager
 async def at_metrics(server: RedisServer, caplog: Log) -> AsyncIterator[str]:
     caplog.set_level("INFO")
-    async with FairSemaphore(server.url, lease=ENDLESS_S, metrics=("127.0.0.1", 0)):
+    async with FairSemaphore(server.url, lease=ENDLESS_S, metrics=0):
         yield addresses(caplog.text)[0]
 
 

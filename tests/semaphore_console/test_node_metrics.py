@@ -1,4 +1,4 @@
-"""The metrics and the stats of a node: what they say, for how many scopes, and where."""
+"""The metrics of a node: what they say, for how many scopes, and where."""
 
 from __future__ import annotations
 
@@ -49,17 +49,15 @@ def lines(caplog: Log) -> None:
 
 
 async def test_what_they_say(server: RedisServer, site: Site, caplog: Log) -> None:
-    ours: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_NODE": "here"}
+    ours: dict[str, Any] = {"SEMAPHORE_METRICS": 0, "SEMAPHORE_NODE": "here"}
     crawl = Crawl(server, *pages(site, 4, "/slow/"), limit=2, **ours)
     url = await address(caplog)
     await site.until(lambda: site.now == 2)
     await eventually(lambda: waiting(server) == 2)
     seen = await scrape(url)
-    assert seen.of(HOST) == (2, 2, 2)
-    assert seen.get("scrapy_semaphore_limit", scope=HOST) == 2
     [node] = [dict(labels)["node"] for name, labels in seen.samples if name.endswith("_info")]
     assert node.startswith("here-")
-    assert seen.get("scrapy_semaphore_wait_seconds_count", scope=HOST) == 2
+    assert seen.waits(HOST) == 2
     assert seen.get("scrapy_semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
     assert seen["scrapy_semaphore_server_round_trip_seconds_count"]
     status, kind, text = await visit(url, Accept="application/openmetrics-text")
@@ -80,10 +78,10 @@ async def test_what_they_say(server: RedisServer, site: Site, caplog: Log) -> No
 
 async def test_they_agree_with_the_stats(server: RedisServer, site: Site, caplog: Log) -> None:
     last = Request(site.url("/slow/last"), priority=-1)
-    crawl = Crawl(server, *pages(site, 30), last, limit=2, SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, *pages(site, 30), last, limit=2, SEMAPHORE_METRICS=0)
     await eventually(lambda: site.now == 1 and len(crawl.spider.responses) == 30)
     seen = await scrape(await address(caplog))
-    assert seen.of(HOST) == (1, 0, 31)
+    assert seen.waits(HOST) == 31
     await crawl.gave_back(31, site)
     waited = seen.get("scrapy_semaphore_wait_seconds_sum", scope=HOST)
     assert waited is not None
@@ -99,7 +97,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     # Long beside what a busy machine takes: one request only is to wait for longer.
     # And a node notices at its next renewal that its connection has been closed.
     brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 2.0, "SEMAPHORE_LEASE": 15.0}
-    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, **brief)
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS=0, **brief)
     url = await address(caplog)
     await site.until(lambda: site.arrivals.count("/busy/") == 2 and site.now == 1)
     await eventually(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
@@ -110,7 +108,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     once = ("reconnects", "refused_statements", "timeouts", "backoffs")
     for name in (*once, "permits_lost", "store_losses"):
         assert seen[f"scrapy_semaphore_{name}_total"] == (name in once), name
-    assert [seen.of(scope) for scope in (HOST, "localhost")] == [(1, 0, 1), (0, 0, 2)]
+    assert [seen.waits(scope) for scope in (HOST, "localhost")] == [1, 2]
     site.let_go()
     await crawl.finished()
     for name in (*once, "lost", "store_losses"):
@@ -128,14 +126,12 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
         for n, scope in enumerate(["a", "b", *"cd" * 5])
     ]
     last = Request(site.url("/slow/"), meta={"semaphore_scope": "last", "after": 12})
-    crawl = Crawl(server, *requests, last, spider=InTurn, SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, *requests, last, spider=InTurn, SEMAPHORE_METRICS=0)
     await site.until(lambda: site.now == 1 and "/slow/" in site.arrivals)
     seen = await scrape(await address(caplog))
     # Three of c came before it was busy, and all of d after the last name was given.
-    assert seen.scopes("scrapy_semaphore_permits_held") == {"a", "b", "c", "(others)"}
-    assert [seen.of(scope)[2] for scope in ("a", "b", "c", "(others)")] == [1, 1, 2, 9]
-    assert seen.of("(others)") == (1, 0, 9)
-    assert seen.scopes("scrapy_semaphore_limit") == {"a", "b", "c"}
+    assert seen.scopes("scrapy_semaphore_wait_seconds_count") == {"a", "b", "c", "(others)"}
+    assert [seen.waits(scope) for scope in ("a", "b", "c", "(others)")] == [1, 1, 2, 9]
     await crawl.gave_back(13, site)
 
 
@@ -145,11 +141,11 @@ async def test_any_scope_has_a_name(server: RedisServer, site: Site, caplog: Log
         Request(site.url(f"/slow/{n}"), meta={"semaphore_scope": scope})
         for n, scope in enumerate(scopes)
     ]
-    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS=0)
     await site.until(lambda: site.now == len(scopes))
     seen = await scrape(await address(caplog))
     names = [metrics.scope_label(scope) for scope in scopes]
-    assert [seen.of(name) for name in names] == [(1, 0, 1)] * len(scopes)
+    assert [seen.waits(name) for name in names] == [1] * len(scopes)
     assert max(map(len, names)) <= metrics.LABEL_CHARS_MAX + 9
     site.let_go()
     await crawl.finished()
@@ -168,12 +164,12 @@ async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer)
 
 
 async def test_without_a_reactor(server: RedisServer, site: Site, tmp_path: Path) -> None:
-    ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_METRICS_PORT": 0}
+    ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_METRICS": 0}
     options = ("-s", "TWISTED_REACTOR_ENABLED=False")
     async with scrapy(tmp_path, Request(site.url("/slow/")), options=options, **ours) as crawl:
         await site.until(lambda: site.now == 1)
         [url] = addresses(crawl.log)
-        assert (await scrape(url)).of(HOST) == (1, 0, 1)
+        assert (await scrape(url)).waits(HOST) == 1
         site.let_go()
         assert await crawl.ended() == 0
         assert crawl.errors == []
@@ -182,19 +178,16 @@ async def test_without_a_reactor(server: RedisServer, site: Site, tmp_path: Path
 
 async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog: Log) -> None:
     port = free_port()
-    first = Crawl(server, Request(site.url("/slow/1")), SEMAPHORE_METRICS_PORT=port)
+    first = Crawl(server, Request(site.url("/slow/1")), SEMAPHORE_METRICS=port)
     url = await address(caplog)
     assert url == f"http://127.0.0.1:{port}/metrics"
     await site.until(lambda: site.now == 1)
-    second = Crawl(server, Request(site.url("/slow/2")), SEMAPHORE_METRICS_PORT=port)
+    second = Crawl(server, Request(site.url("/slow/2")), SEMAPHORE_METRICS=port)
     await eventually(lambda: waiting(server) == 1)
-    assert (await scrape(url)).of(HOST) == (1, 0, 1)
+    assert (await scrape(url)).waits(HOST) == 1
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     told = warning.getMessage()
-    assert (
-        f"SEMAPHORE_METRICS_PORT = {port}, SEMAPHORE_METRICS_HOST = '127.0.0.1': cannot listen"
-        in told
-    )
+    assert f"SEMAPHORE_METRICS = '127.0.0.1:{port}': cannot listen there" in told
     assert "This node goes on without metrics" in told
     site.let_go()
     await first.finished()
@@ -202,7 +195,7 @@ async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog:
 
 
 async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Log) -> None:
-    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS=0)
     url = await address(caplog)
     _, writer = await asyncio.open_connection(HOST, port_of(url))
     writer.write(b"GET /metrics HTTP/1.1\r\n")  # and it never ends
@@ -215,13 +208,13 @@ async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Lo
 
 async def test_a_crawl_that_cannot_begin_leaves_no_port_open(site: Site, caplog: Log) -> None:
     with RedisServer("--requirepass", "secret") as refusing:
-        await Crawl(refusing, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0).finished()
+        await Crawl(refusing, Request(site.url("/page/")), SEMAPHORE_METRICS=0).finished()
         assert is_free(await address(caplog))
 
 
 async def test_a_node_without_a_server(server: RedisServer, site: Site, caplog: Log) -> None:
     with server.frozen():
-        crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
+        crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS=0)
         assert (await scrape(await address(caplog)))["scrapy_semaphore_reconnects_total"] == 0
     await crawl.gave_back(1, site)
 
@@ -231,7 +224,7 @@ async def test_without_the_package(
 ) -> None:
     monkeypatch.delitem(sys.modules, metrics.__name__)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS=0)
     await crawl.finished()
     assert "metrics: this needs prometheus_client, which is not installed" in caplog.text
     assert "pip install 'scrapy-semaphore[metrics]'" in caplog.text

@@ -110,7 +110,7 @@ async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServ
 
 
 async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) -> None:
-    wrong = ("SEMAPHORE_METRICS_PORT=no", "SEMAPHORE_BACKOFF_WHEN=no.such", "SEMAPHORE_LIMITS=no")
+    wrong = ("SEMAPHORE_METRICS=no", "SEMAPHORE_BACKOFF_WHEN=no.such", "SEMAPHORE_LIMITS=no")
     options = [word for setting in wrong for word in ("-s", setting)]
     ran = await semaphore(server, "pause", "x", *options)
     assert ran == (0, "x: paused; not in use just now\n", "")

@@ -25,7 +25,7 @@ async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept() -> None:
     async with server.node() as a:
         await site.visit(a, 1)
         async with a.permit("s", limit):
-            assert a.limit_of("s") == max(1, int(0.8 * good))
+            assert (await a.admin.inspect("s")).limit == max(1, int(0.8 * good))
         await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))
     assert site.refused <= 2
 

@@ -32,8 +32,7 @@ def test_defaults() -> None:
     assert is_enabled(Crawler(Spider))
     assert not is_enabled(Crawler(Spider, {"SEMAPHORE_ENABLED": "False"}))
     # An empty text in the environment is no address.
-    ours = {"SEMAPHORE_METRICS_HOST": "", "SEMAPHORE_METRICS_PORT": 7}
-    assert read(SEMAPHORE_REDIS_URL="", **ours).metrics == ("127.0.0.1", 7)
+    assert read(SEMAPHORE_METRICS="").metrics is None
     assert read(SEMAPHORE_REDIS_URL="").url is None
 
 
@@ -45,6 +44,11 @@ def test_defaults() -> None:
         ({"SEMAPHORE_ACQUIRE_TIMEOUT": "60"}, {"acquire_timeout": 60}),
         ({"SEMAPHORE_LEASE": "7"}, {"lease": 7, "recovery_wait": 7}),
         ({"SEMAPHORE_LEASE": 7, "SEMAPHORE_RECOVERY_WAIT": 0}, {"lease": 7, "recovery_wait": 0}),
+        ({"SEMAPHORE_METRICS": 7}, {"metrics": "127.0.0.1:7"}),
+        ({"SEMAPHORE_METRICS": "9410"}, {"metrics": "127.0.0.1:9410"}),
+        ({"SEMAPHORE_METRICS": "0.0.0.0:0"}, {"metrics": "0.0.0.0:0"}),
+        ({"SEMAPHORE_METRICS": "[::1]:9410"}, {"metrics": "[::1]:9410"}),
+        ({"SEMAPHORE_METRICS": "node-1.internal:9410"}, {"metrics": "node-1.internal:9410"}),
         ({"SEMAPHORE_BACKOFF_CODES": "420,429"}, {"backoff_codes": {420, 429}}),
         ({"SEMAPHORE_BACKOFF_CODES": []}, {"backoff_codes": set()}),
         ({"SEMAPHORE_BACKOFF_CODES": "[]"}, {"backoff_codes": set()}),
@@ -98,8 +102,11 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
             "list of HTTP statuses",
         ),
         ("SEMAPHORE_BACKOFF_MAX", [0.5, "x", NAN], "number >= 1"),
-        ("SEMAPHORE_METRICS_HOST", [1, "a..example"], "an address"),
-        ("SEMAPHORE_METRICS_PORT", [-1, "x", 70000, 1.5, True, [1]], "a port"),
+        (
+            "SEMAPHORE_METRICS",
+            [-1, "x", 70000, 1.5, True, [1], "a:", ":9410", "::1:9410", "a..example:1", "a:65536"],
+            "an address and a port like '127.0.0.1:9410', a port of 127.0.0.1, or None",
+        ),
         ("CONCURRENT_REQUESTS", [-1, "many", 1.5], "integer >= 0"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, 1.5, "1.5", "x", None], "integer >= 1"),
         ("DOWNLOAD_DELAY", [-1, "x", INF, True], "number >= 0"),

@@ -59,7 +59,7 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
         ("SEMAPHORE_LIMITS", {"www.*": 2}),
         ("SEMAPHORE_ENABLED", "maybe"),
         ("SEMAPHORE_REDIS_URL", "redis://:2025/w0rd@localhost:6379/0"),  # as if port 2025
-        ("SEMAPHORE_METRICS_HOST", "a..example"),
+        ("SEMAPHORE_METRICS", "a..example:9410"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
     ],
 )
