@@ -16,9 +16,10 @@ from scrapy import Request
 from semaphore_middleware.core.admin import Admin
 from semaphore_report.history import CLASSES
 from semaphore_report.reader import read_history
-from tests.support.crawls import ADD_ON, Crawl, scrapy
+from tests.support.crawls import ADD_ON, Crawl, scrapy, within
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
+from tests.support.times import TIMEOUT_S
 
 HOST = "127.0.0.1"
 PAGES = 60
@@ -72,6 +73,7 @@ def nginx(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.mark.slow
+@within(TIMEOUT_S)
 async def test_the_history_fits_the_log_of_nginx(
     server: RedisServer, nginx: tuple[str, Path], tmp_path: Path
 ) -> None:

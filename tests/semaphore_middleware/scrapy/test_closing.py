@@ -112,7 +112,7 @@ async def test_what_a_page_awaits_at_a_paused_site(
     assert line.endswith(f"The items of {site.url('/page/')} that wait for it are incomplete.")
 
 
-@pytest.mark.parametrize(("seconds", "pages"), [(60.0, 1), (2.0, 2)])
+@pytest.mark.parametrize(("seconds", "pages"), [(ENDLESS_S, 1), (4.0, 2)])
 async def test_what_a_page_awaits_in_a_backoff(
     server: RedisServer, site: Site, caplog: Log, seconds: float, pages: int
 ) -> None:

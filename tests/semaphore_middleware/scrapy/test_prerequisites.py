@@ -16,7 +16,7 @@ from tests.support.crawls import Crawl, Patch, more_hosts, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.times import TIMEOUT_S
+from tests.support.times import ENDLESS_S
 from tests.support.visits import Fetches, Visits
 
 
@@ -64,7 +64,7 @@ class FetchesBeside(Fetches):
 async def test_what_is_fetched_beside_a_request_in_line_for_a_place(
     server: RedisServer, site: Site, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
     other, third = await more_hosts(site, 2)
     chain: dict[type, int] = {FetchesBeside: 100}
     crawl = Crawl(server, Request(site.url("/slow/1")), middlewares=chain, CONCURRENT_REQUESTS=1)

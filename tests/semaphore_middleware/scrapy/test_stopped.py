@@ -19,7 +19,7 @@ from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-LEASE_S = 1.0  # the test waits for the end of one
+LEASE_S = 3.0  # the test waits for the end of one
 STOPPED = Path("stopped")  # in the process's directory: that it stands still
 
 
