@@ -18,17 +18,24 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 LEASE_S = 3.0  # the test waits for the ends of some
-BEGUN, DONE = Path("begun"), Path("done")  # in the process's directory
+TOLD, BEGUN, DONE = Path("told"), Path("begun"), Path("done")  # in the process's directory
 LEASES = [1.75, pytest.param(4, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
 
 
 class Handler(HTTP11DownloadHandler):
-    """Lets a callback block the loop when a request is on the wire."""
+    """Lets a callback block the loop while a request is on the wire."""
 
     async def download_request(self, request: Request) -> Response:
         if "slow" in request.url:
-            asyncio.get_running_loop().call_later(0.1, parse_pdf, request.meta["blocks_s"])
+            block_when_told(request.meta["blocks_s"])
         return await super().download_request(request)
+
+
+def block_when_told(seconds: float) -> None:
+    if TOLD.exists():
+        parse_pdf(seconds)
+    else:
+        asyncio.get_running_loop().call_later(0.01, block_when_told, seconds)
 
 
 def parse_pdf(seconds: float) -> None:
@@ -50,6 +57,8 @@ async def test_no_other_crawl_gets_its_permit(
     }
     slow = Request(site.url("/slow/on-the-wire"), meta={"blocks_s": leases * LEASE_S})
     async with scrapy(tmp_path, slow, **ADD_ON, **settings) as busy:
+        await site.until(lambda: site.now == 1)
+        (tmp_path / TOLD).touch()
         await eventually(lambda: asyncio.to_thread((tmp_path / BEGUN).exists))
         page = Request(site.url("/page/of-another-crawl"))
         async with scrapy(tmp_path, page, **ADD_ON, **settings) as other:
