@@ -15,17 +15,16 @@ from random import Random
 from typing import Any, ParamSpec, Self, TypeVar
 
 from lab.simulation.network import Network, Wire
-from lab.simulation.run import URL, Keeper, Semaphore, connected_by
+from lab.simulation.run import Keeper, Semaphore, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.redis.location import Server as Location
 from tests.support.nodes import MACHINE, Recorder
 from tests.support.scopes import KEYS, look
 
-LONGEST_S = 1e5  # of simulated time, after which a test has failed
+LONGEST_S = 1e4  # of simulated time, after which a test has failed
 SLICE_S = 100.0  # of it, after which we look whether the test has ended
 
 P = ParamSpec("P")
@@ -57,35 +56,31 @@ class SimulatedServer:
     def __init__(self, **options: Any) -> None:
         loop: Any = asyncio.get_running_loop()
         self.world: World = loop.world
-        self._here = next(host for host in self.world.hosts if host.loop is loop)
-        self._options = options
+        self.options = options
         self.network = Network(self.world, Random(1), lease=options["lease"])
         self.itself = self.network.server = Server(
             self.network.publish, self._on_bug, lambda *_: None, options["lease"]
         )
-        self._execute("HSET", KEYS.epoch, "started_empty", "run1")
+        self.client: Any = _Client(self)
+        self.client.hset(KEYS.epoch, "started_empty", "run1")
+        self._here = next(host for host in self.world.hosts if host.loop is loop)
 
     def _on_bug(self, text: str) -> None:
         raise AssertionError(text)
 
     def node(self, **options: Any) -> Semaphore:
         """A node on the test's own host, whose loop nothing blocks."""
-        node = Semaphore(self.network, self._here, MACHINE, **{**self._options, **options})
+        node = Semaphore(self.network, self._here, MACHINE, **{**self.options, **options})
         node._keeper = None
         return node
 
-    def location(self) -> Location:
-        """Where it is, for connections from the test's own host."""
-        server = Location(URL, call_timeout(self._options["lease"]))
-        return connected_by(partial(Wire, self.network, self._here), server)
-
-    def busy_node(self, **options: Any) -> BusyNode:
-        """A node on a host of its own, whose loop a test may block."""
-        return BusyNode(self, Host(self.world, "busy", has_keeper=True), options)
+    def connect(self, location: Location, host: Host | None = None) -> Location:
+        """Let connections to this location be ones from a host, else the test's own, to here."""
+        return connected_by(partial(Wire, self.network, host or self._here), location)
 
     def held(self, scope: str = "s") -> dict[str, int]:
         """How many permits each node holds, as the server has it."""
-        return look(self, scope)[0].held
+        return look(self.client, scope)[0].held
 
     def expiries(self) -> dict[bytes, float | None]:
         """All keys, each with the milliseconds until it expires, if it does."""
@@ -98,31 +93,58 @@ class SimulatedServer:
 
     def end_recovery(self) -> None:
         """What time does to the wait after a loss of data."""
-        self._execute("HSET", KEYS.epoch, "from", "1")
-
-    # As the part of redis-py's client that `look` uses --------------------------------------------
-
-    def eval(self, script: str, count: int, *rest: str | bytes) -> Any:
-        return self._execute("EVAL", script, str(count), *rest)
-
-    def zrange(self, key: bytes, first: int, last: int) -> Any:
-        return self._execute("ZRANGE", key, str(first), str(last))
-
-    def _execute(self, *command: str | bytes) -> Any:
-        parts = [part.encode() if isinstance(part, str) else part for part in command]
-        return self.itself.execute(parts, self.world.now)
+        self.client.hset(KEYS.epoch, "from", 1)
 
 
-class BusyNode:
-    """A node on a host with a keeper."""
+class _Client:
+    """As redis-py's: each method is the command of its name, with arguments as the server's."""
 
-    def __init__(self, server: SimulatedServer, host: Host, options: dict[str, Any]) -> None:
-        self.host = host
+    def __init__(self, server: SimulatedServer) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._execute, name.upper())
+
+    def _execute(self, *command: object) -> Any:
+        parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
+        reply = self._server.itself.execute(parts, self._server.world.now)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class BusyHost:
+    """A host beside the test's, whose loop a test may block; its keeper's goes on."""
+
+    def __init__(self, server: SimulatedServer) -> None:
+        self.itself = Host(server.world, "busy", has_keeper=True)
+        assert self.itself.keeper is not None
+        self.keeper: Any = Keeper(self.itself.keeper)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """On its loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.itself.loop))
+
+    @contextmanager
+    def blocked(self, with_keeper: bool = False) -> Iterator[None]:
+        """A callback blocks its loop; or the whole process stands still, `with_keeper`."""
+        self.itself.freeze() if with_keeper else self.itself.block()
+        try:
+            yield
+        finally:
+            self.itself.thaw()
+
+
+class BusyNode(BusyHost):
+    """A node on such a host."""
+
+    def __init__(self, server: SimulatedServer) -> None:
+        super().__init__(server)
         self.recorder = Recorder()
-        given = {**server._options, "observers": [self.recorder], **options}
-        self.semaphore = Semaphore(server.network, host, MACHINE, **given)
-        assert host.keeper is not None
-        self.semaphore._keeper = Keeper(host.keeper)  # type: ignore[assignment]
+        self.semaphore = Semaphore(
+            server.network, self.itself, MACHINE, **server.options, observers=[self.recorder]
+        )
+        self.semaphore._keeper = self.keeper
 
     async def __aenter__(self) -> Self:
         await self.run(self.semaphore.open())
@@ -131,18 +153,5 @@ class BusyNode:
     async def __aexit__(self, *_: object) -> None:
         await self.run(self.semaphore.close())
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On its loop."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.host.loop))
-
     async def hold(self, limit: int = 1) -> Permit:
         return await self.run(self.semaphore.acquire("s", limit))
-
-    @contextmanager
-    def blocked(self) -> Iterator[None]:
-        """A callback blocks its loop."""
-        self.host.block()
-        try:
-            yield
-        finally:
-            self.host.thaw()

@@ -23,7 +23,7 @@ from tests.semaphore_middleware.core.test_forks import FORK, forked
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import Loop, Outside, calls_of, eventually, until_waiting
 from tests.support.servers import RedisServer
-from tests.support.simulated import SimulatedServer, in_simulated_time
+from tests.support.simulated import BusyNode, SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def connects(patch: Patch) -> list[Any]:
 @in_simulated_time
 async def test_what_is_held_stays_held(leases: float) -> None:
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy, server.node() as other:
+    async with BusyNode(server) as busy, server.node() as other:
         permit = await busy.hold()
         waiting = asyncio.ensure_future(other.acquire("s", 1))
         with busy.blocked():
@@ -59,7 +59,7 @@ async def test_what_is_held_stays_held(leases: float) -> None:
 @in_simulated_time
 async def test_what_is_held_in_a_later_epoch_stays_held(is_promoted: bool) -> None:
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy:
+    async with BusyNode(server) as busy:
         permit = await busy.hold()
         if is_promoted:
             server.itself.begin_life(server.itself.snapshot())
@@ -80,7 +80,7 @@ async def test_what_is_held_in_a_later_epoch_stays_held(is_promoted: bool) -> No
 @in_simulated_time
 async def test_a_blocked_node_is_granted_nothing_and_served_when_it_runs() -> None:
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy, server.node() as other:
+    async with BusyNode(server) as busy, server.node() as other:
         await busy.hold(2)
         permit = await other.acquire("s", 2)
         waiting = asyncio.ensure_future(busy.hold(2))
@@ -100,7 +100,7 @@ async def test_while_the_loop_runs_a_mute_server_is_not_its_fault(
 ) -> None:
     opened = connects(monkeypatch)
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy:
+    async with BusyNode(server) as busy:
         permit = await busy.hold()
         server.network.freeze_server(LEASE_S)
         await asyncio.sleep(LEASE_S)
@@ -115,7 +115,7 @@ async def test_while_the_loop_runs_a_mute_server_is_not_its_fault(
 async def test_one_that_holds_nothing_calls_nobody(monkeypatch: Patch) -> None:
     opened = connects(monkeypatch)
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy, server.node() as other:
+    async with BusyNode(server) as busy, server.node() as other:
         (await busy.hold()).release()
         async with other.permit("s", 1):
             waiting = asyncio.ensure_future(busy.hold())
@@ -129,7 +129,7 @@ async def test_one_that_holds_nothing_calls_nobody(monkeypatch: Patch) -> None:
 @in_simulated_time
 async def test_what_an_operator_takes_away_is_not_kept() -> None:
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy, server.node() as other:
+    async with BusyNode(server) as busy, server.node() as other:
         permit = await busy.hold()
         waiting = asyncio.ensure_future(other.acquire("s", 1))
         await until_waiting(other, 1)
@@ -145,7 +145,7 @@ async def test_what_an_operator_takes_away_is_not_kept() -> None:
 @in_simulated_time
 async def test_one_that_hangs_is_not_helped_for_ever() -> None:
     server = SimulatedServer(lease=LEASE_S)
-    async with server.busy_node() as busy, server.node() as other:
+    async with BusyNode(server) as busy, server.node() as other:
         permit = await busy.hold()
         with busy.blocked():
             began = server.world.now
@@ -166,7 +166,7 @@ def quick_beats(monkeypatch: Patch) -> None:
     monkeypatch.setattr(keeper, "LATE", 1.0 / ENDLESS_S)
 
 
-class BusyNode:
+class ThreadedNode:
     """A node whose event loop runs in another thread, where tests block it."""
 
     def __init__(self, server: RedisServer, **options: Any) -> None:
@@ -226,7 +226,7 @@ async def is_renewed(outside: Outside, node: str) -> None:
 async def test_it_renews_what_all_sessions_hold_and_the_log_names_what_blocks_once(
     server: RedisServer, outside: Outside, caplog: Log
 ) -> None:
-    async with BusyNode(server) as busy:
+    async with ThreadedNode(server) as busy:
         other = FairSemaphore(server.url, lease=ENDLESS_S)
         await busy.run(other.open())
         both = busy.semaphore, other
@@ -327,7 +327,7 @@ async def test_it_comes_with_the_credentials_that_were_used_last(
 
     app("any")
     # Without a history, whose connection may be made at any time.
-    async with BusyNode(server, credentials=credentials, history=0) as busy:
+    async with ThreadedNode(server, credentials=credentials, history=0) as busy:
         permit = await busy.run(busy.semaphore.acquire("s", 1))
         await eventually(outside.client.pubsub_channels)  # all connections are there
         before = len(asked)
@@ -360,7 +360,7 @@ async def test_credentials_that_have_expired_are_asked_for_again(
     opened, stalls = connects(monkeypatch), calls_of(monkeypatch, Heartbeat, "_keep_through")
     given = awaited if is_of_loop else credentials
     # Without a history, whose connection may be made at any time.
-    async with BusyNode(server, credentials=given, history=0) as busy:
+    async with ThreadedNode(server, credentials=given, history=0) as busy:
         await busy.run(busy.semaphore.acquire("s", 1))
         await eventually(outside.client.pubsub_channels)  # all connections are there
         passwords.append("new")

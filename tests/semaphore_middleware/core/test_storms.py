@@ -12,6 +12,7 @@ import pytest
 
 from semaphore_middleware import ClosedError
 from semaphore_middleware.redis.link import Link, Subscription
+from semaphore_middleware.redis.location import Server
 from tests.support.simulated import SimulatedServer, in_simulated_time
 
 TASKS, TIMES = 10, 10
@@ -29,7 +30,7 @@ async def semaphore(server: SimulatedServer, random: Random) -> None:
 
 
 async def link(server: SimulatedServer, random: Random) -> None:
-    calls = Link(server.location())
+    calls = Link(server.connect(Server("redis://localhost", 1.0)))
     subscription = Subscription(calls, [b"channel"], 1.0, lambda _: None, "nothing")
     try:
         await calls.open()

@@ -16,7 +16,7 @@ async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept() -> None:
     async with server.node() as a:
         await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))
     assert site.refused
-    (seen,) = look(server, "s")
+    (seen,) = look(server.client, "s")
     good = float(seen.learned["held_limit"])
     assert 0 < (server.expiries()[KEYS.of("s")[0]] or 0) <= REMEMBERED_MS
     await asyncio.sleep(700.0)  # and the working limit is forgotten
