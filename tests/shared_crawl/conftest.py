@@ -7,8 +7,19 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from shared_crawl import client as crawl_client
+from shared_crawl import session
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import Node, looking_at, node
+from tests.support.times import TIMEOUT_S
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a call may take longer than elsewhere."""
+    for module in (crawl_client, session):
+        monkeypatch.setattr(module, "CALL_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(session, "LONGEST_STOP_S", 3 * TIMEOUT_S)
 
 
 @pytest.fixture

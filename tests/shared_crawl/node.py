@@ -19,10 +19,15 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from semaphore_middleware.scrapy.engine import keep_spider_arguments
-from shared_crawl.client import CrawlClient, Demand
+from shared_crawl.client import CrawlClient, Demand, TakenRequest
 from shared_crawl.scheduler import Scheduler
+from shared_crawl.settings import CrawlSettings
 from tests.support.nodes import eventually
-from tests.support.shared_crawl import Node
+from tests.support.shared_crawl import ONE, Node
+from tests.support.simulated import BusyHost, SimulatedServer
+from tests.support.times import ENDLESS_S, TIMEOUT_S
+
+SIMULATED = "redis://simulated"
 
 
 class Call(NamedTuple):
@@ -119,7 +124,7 @@ class FakeEngine:
 class DrivenNode:
     """A scheduler, and what an engine does with it, step by step."""
 
-    def __init__(self, client: Redis, engine: FakeEngine, scheduler: Scheduler) -> None:
+    def __init__(self, client: Any, engine: FakeEngine, scheduler: Scheduler) -> None:
         self.client = client
         self.engine = engine
         self.scheduler = scheduler
@@ -157,7 +162,7 @@ class DrivenNode:
             pass
 
     async def woken(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT_S):
             await self.engine.woken.wait()
 
     def fetch(self, request: Request, response: Response | Request | Failure) -> object:
@@ -212,11 +217,11 @@ class DrivenNode:
     def lease_end(self) -> float:
         score = self.client.zscore(self.key("working"), self.scheduler.client.node)
         assert score is not None
-        return score
+        return float(score)
 
     @property
     def unfinished(self) -> int:
-        return self.client.hlen(self.key("requests"))
+        return int(self.client.hlen(self.key("requests")))
 
     async def has_unfinished(self, count: int) -> None:
         await eventually(lambda: self.unfinished == count)
@@ -224,7 +229,7 @@ class DrivenNode:
     @property
     def taken(self) -> int:
         name = self.scheduler.client.node
-        return self.client.zlexcount(self.key("taken"), f"[{name}\0", f"({name}\1")
+        return int(self.client.zlexcount(self.key("taken"), f"[{name}\0", f"({name}\1"))
 
     @property
     def ready(self) -> int:
@@ -252,9 +257,45 @@ async def joined(
     client: Redis, start: AsyncIterator[Any] | None = None, **settings: Any
 ) -> AsyncIterator[DrivenNode]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
+    async with _driven(client, url, lambda _: None, start, settings) as node:
+        yield node
+
+
+@asynccontextmanager
+async def joined_in(
+    server: SimulatedServer, host: BusyHost | None = None, **settings: Any
+) -> AsyncIterator[DrivenNode]:
+    """One in simulated time, on the test's host or on a busy one."""
+
+    def connect(scheduler: Any) -> None:
+        server.connect(scheduler.client.link.server, host.itself if host else None)
+        scheduler.keeper = host.keeper if host else None
+
+    settings = {"CRAWL_LEASE": server.options["lease"], **settings}
+    driven = _driven(server.client, SIMULATED, connect, None, settings)
+    if host is None:
+        async with driven as node:
+            yield node
+        return
+    node = await host.run(driven.__aenter__())
+    try:
+        yield node
+    finally:
+        await host.run(driven.__aexit__(None, None, None))
+
+
+@asynccontextmanager
+async def _driven(
+    client: Any,
+    url: str,
+    connect: Callable[[Scheduler], None],
+    start: AsyncIterator[Any] | None,
+    settings: dict[str, Any],
+) -> AsyncIterator[DrivenNode]:
     ours = {
         "REDIS_URL": url,
         "CRAWL": "books",
+        "CRAWL_LEASE": ENDLESS_S,
         "SCHEDULER_PRIORITY_QUEUE": SitesQueue,
         "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue,  # in the order of the tests' URLs
     }
@@ -265,9 +306,21 @@ async def joined(
     crawler.spider = crawler._create_spider()
     crawler.crawling = True
     scheduler = Scheduler.from_crawler(crawler)
+    connect(scheduler)
     await scheduler.open(crawler.spider).asFuture(asyncio.get_running_loop())
     try:
         yield DrivenNode(client, engine, scheduler)
     finally:
         await scheduler.close("finished").asFuture(asyncio.get_running_loop())
         SitesQueue.full.clear()
+
+
+class OtherNode(CrawlClient):
+    """A node without Scrapy that has joined, in simulated time, on the test's host."""
+
+    def __init__(self, server: SimulatedServer) -> None:
+        super().__init__(CrawlSettings(SIMULATED, "books", "other", lease=server.options["lease"]))
+        server.connect(self.link.server)
+
+    async def takes(self, demand: Demand = ONE) -> list[TakenRequest]:
+        return (await self.sync(demand=demand)).taken

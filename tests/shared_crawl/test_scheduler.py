@@ -29,15 +29,35 @@ from semaphore_middleware.scrapy.engine import (
     SpiderClosingError,
 )
 from shared_crawl import node_state, outbox, scheduler, session, spider_start
-from shared_crawl.client import CrawlClient, Demand, Ending, NextStep, SyncReply, TakenRequest
-from tests.shared_crawl.node import Call, DrivenNode, joined, urls, watch_calls
+from shared_crawl.client import (
+    CrawlClient,
+    Demand,
+    Ending,
+    NewRequest,
+    NextStep,
+    Outcome,
+    SyncReply,
+    TakenRequest,
+)
+from tests.shared_crawl.node import (
+    Call,
+    DrivenNode,
+    OtherNode,
+    joined,
+    joined_in,
+    urls,
+    watch_calls,
+)
 from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import Node, result_of
+from tests.support.shared_crawl import PLACES, Node, result_of
+from tests.support.simulated import BusyHost, SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
+
+LEASE_S = 15.0
 
 
 # Finished, and only then ----------------------------------------------------------------------
@@ -147,9 +167,11 @@ async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch
 
 
 @pytest.mark.parametrize("has_expired", [False, True])
+@in_simulated_time
 async def test_what_an_unheard_reply_brought_goes_back_though_the_node_is_never_idle(
-    client: Redis, monkeypatch: Patch, has_expired: bool
+    monkeypatch: Patch, has_expired: bool
 ) -> None:
+    server = SimulatedServer(lease=LEASE_S)
     sync, unheard = CrawlClient.sync, asyncio.Event()
 
     async def sync_unheard(self: CrawlClient, *arguments: Any, **named: Any) -> SyncReply:
@@ -162,18 +184,19 @@ async def test_what_an_unheard_reply_brought_goes_back_though_the_node_is_never_
     def is_due(reply: SyncReply) -> bool:
         return reply.lease_expired if has_expired else bool(reply.taken)
 
-    async with joined(client, CRAWL_LEASE=0.5) as node:
+    async with joined_in(server) as node:
         node.enqueue("http://slow/", *urls("a", 8))
         await node.start()
-        other = node.other()
+        other = OtherNode(server)
+        await other.join()
         monkeypatch.setattr(CrawlClient, "sync", sync_unheard)
         if has_expired:
-            client.zadd(node.key("working"), {node.scheduler.client.node: 1})
-            assert len(other.takes(Demand(9, 9))) > 0
+            server.client.zadd(node.key("working"), 1, node.scheduler.client.node)
+            assert await other.takes(Demand(9, 9))
             assert node.state.prefetch.ready > 0
             await eventually(lambda: unheard.is_set() and not node.state.prefetch.ready)
         else:
-            other.fill(b=4)
+            await other.sync([NewRequest(PLACES.new_place("b", 0), b"") for _ in range(4)])
             node.state.check_again()
             await unheard.wait()
             await eventually(lambda: node.taken == len([*node.state.prefetch._taken()]))
@@ -207,13 +230,15 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
     assert set(seen) == {1}
 
 
-async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None:
-    async with joined(client, CRAWL_LEASE=0.5) as node:
+@in_simulated_time
+async def test_what_a_promoted_server_lacks_is_sent_again() -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with joined_in(server) as node:
         node.enqueue("http://a/", "http://b/")
         await node.has_unfinished(2)
-        client.delete(*(node.key(part) for part in ("queue", "requests", "seen", "sites", "taken")))
-        node.session._life = "that of the server before"
-        node.state.check_again()
+        for part in ("queue", "requests", "seen", "sites", "taken"):
+            server.itself.evict_key(node.key(part))
+        server.itself.begin_life(server.itself.snapshot())
         await node.has_unfinished(2)
         assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
         assert node.dropped == []
@@ -302,26 +327,25 @@ async def test_start_requests_wait_for_the_server(
 # A server that is full --------------------------------------------------------------------------
 
 
+@in_simulated_time
 async def test_a_server_that_is_full_is_not_said_to_be_away(
-    client: Redis, caplog: Logged, monkeypatch: Patch
+    caplog: Logged, monkeypatch: Patch
 ) -> None:
     looks = calls_of(monkeypatch, Link, "look")
-    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr(link, "FIRST_LOG_INTERVAL_S", 0.0)
-    client.config_set("maxmemory", 1)
-    node_joins = joined(client, CRAWL_LEASE=0.2)
-    joining = asyncio.ensure_future(node_joins.__aenter__())
+    server = SimulatedServer(lease=LEASE_S)
+    server.itself.set_full(True)
+    joining = asyncio.ensure_future((node_joins := joined_in(server)).__aenter__())
     await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
-    client.config_set("maxmemory", 0)
+    server.itself.set_full(False)
     node = await joining
     caplog.clear()
-    client.config_set("maxmemory", 1)
+    server.itself.set_full(True)
     node.enqueue("http://a/")
     await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
     lease_end, begin = node.lease_end, len(looks)
     await eventually(lambda: len(looks) > begin + 3)
     assert node.lease_end > lease_end
-    client.config_set("maxmemory", 0)
+    server.itself.set_full(False)
     assert await node.start()
     await node_joins.__aexit__(None, None, None)
 
@@ -591,7 +615,7 @@ async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logge
 
 
 async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
-    async with joined(client, CRAWL_LEASE=600) as node:  # it works at once, not at the next renewal
+    async with joined(client) as node:  # it works at once, not at the next renewal
         other = node.other()
         other.works()
         await node.finds_nothing()
@@ -819,56 +843,63 @@ async def test_a_key_of_another_type_ends_the_node_in_one_line(
     assert line.endswith("of the type string")
 
 
-async def test_a_callback_that_blocks_loses_no_request(client: Redis, caplog: Logged) -> None:
-    async with joined(client, CRAWL_LEASE=1) as node:
+@in_simulated_time
+async def test_a_callback_that_blocks_loses_no_request(caplog: Logged) -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    host, other = BusyHost(server), OtherNode(server)
+    async with joined_in(server, host) as node:
+        await other.join()
         node.enqueue("http://a/1")
-        page = await node.start()
-        other = node.other()
-        blocked = time.monotonic() + 6 * 1
-        while time.monotonic() < blocked:
-            assert other.take() is None
-            time.sleep(0.01)  # noqa: ASYNC251 - it blocks
+        page = await host.run(node.start())
+        with host.blocked():
+            for _ in range(60):
+                await asyncio.sleep(LEASE_S / 10)
+                assert not await other.takes()
         node.fetch(page, Response(page.url))
         node.finish(page)
-        await eventually(lambda: node.unfinished == 0)
-        assert other.size.pages == 1
+        await node.has_unfinished(0)
+        assert (await other.counts()).pages == 1
     assert "This node was silent for" not in caplog.text
 
 
-async def test_one_that_hangs_loses_it_in_the_end(client: Redis, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(keeper, "MOST_LEASES", 2)
-    async with joined(client, CRAWL_LEASE=1) as node:
+@in_simulated_time
+async def test_one_that_hangs_loses_it_in_the_end() -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    host, other = BusyHost(server), OtherNode(server)
+    async with joined_in(server, host) as node:
+        await other.join()
         node.enqueue("http://a/1")
-        began = time.monotonic()  # before the loop's last beat
-        await node.start()
-        other = node.other()
-        while (taken := other.take()) is None:
-            pass
-        assert time.monotonic() - began > 2 * 1
-        assert taken.tries == 1, "it counts once as suspect"
+        await host.run(node.start())
+        with host.blocked():
+            began = server.world.now
+            while not (taken := await other.takes()):  # noqa: ASYNC110 - simulated time
+                await asyncio.sleep(LEASE_S / 10)
+            leases = (server.world.now - began) / LEASE_S
+            assert keeper.MOST_LEASES < leases < keeper.MOST_LEASES + 1.2
+        assert taken[0].tries == 1, "it counts once as suspect"
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
-async def test_a_node_that_was_silent_says_so(
-    client: Redis, caplog: Logged, monkeypatch: Patch, is_idle: bool
-) -> None:
-    monkeypatch.setattr(keeper, "MOST_LEASES", 0)
-    async with joined(client, CRAWL_LEASE=0.1) as node:
+@in_simulated_time
+async def test_a_node_that_was_silent_says_so(caplog: Logged, is_idle: bool) -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    other = OtherNode(server)
+    async with joined_in(server, host := BusyHost(server)) as node:
+        await other.join()
         node.enqueue("http://a/1")
-        page = await node.start()
-        other = node.other()
-        blocked = time.monotonic() + 0.3
-        while time.monotonic() < blocked:  # as by a callback
-            pass
-        taken = other.pop()
+        page = await host.run(node.start())
+        with host.blocked(with_keeper=True):
+            while not (taken := await other.takes()):  # noqa: ASYNC110 - simulated time
+                await asyncio.sleep(LEASE_S / 10)
         node.fetch(page, Response(page.url))
         node.finish(page)
         if is_idle:
             node.state.on_idle()
-        await eventually(lambda: node.unfinished == 0)
+        await node.has_unfinished(0)
         await eventually(lambda: "This node was silent for" in caplog.text)
-        other.works(taken)
-        assert other.size.pages == 1
+        taken[0].outcome = Outcome.PAGE
+        await other.sync(finished=taken, working=True)
+        assert (await other.counts()).pages == 1
 
 
 async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) -> None:
@@ -881,17 +912,21 @@ async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) 
     ]
 
 
-async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:
+@in_simulated_time
+async def test_a_busy_node_says_what_it_has_counted() -> None:
     """Else what it did is missing in the sums when it is killed."""
-    async with joined(client, CRAWL_LEASE=1) as node, asyncio.timeout(10):
-        stats = node.scheduler.crawler.stats
+    server = SimulatedServer(lease=(lease := 2.0))
+    async with joined_in(server) as node:
+        stats, began = node.scheduler.crawler.stats, server.world.now
         assert stats
         for number in itertools.count():
             node.enqueue(f"http://a/{number}")
             node.finish(await node.start())
             stats.set_value("item_scraped_count", number)
-            if number > 9 and any(int(value) > 9 for value in client.hvals(node.key("stats"))):
+            counted = server.client.hgetall(node.key("stats"))[1::2]
+            if number > 9 and any(int(value) > 9 for value in counted):
                 break
+        assert server.world.now - began < lease
 
 
 async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) -> None:
@@ -978,7 +1013,7 @@ async def test_a_node_that_closes_before_it_has_joined_waits_for_no_server(
 async def test_a_node_without_work_leaves_at_once(client: Redis, monkeypatch: Patch) -> None:
     monkeypatch.setattr(session, "CALL_TIMEOUT_S", ENDLESS_S)
     monkeypatch.setattr(session, "LONGEST_STOP_S", 2 * ENDLESS_S)
-    async with joined(client, CRAWL_LEASE=ENDLESS_S) as node:
+    async with joined(client) as node:
         await node.finds_nothing()
 
 

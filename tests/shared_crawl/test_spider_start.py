@@ -7,6 +7,7 @@ import pytest
 from scrapy import Request
 
 from shared_crawl.spider_start import SpiderStart
+from tests.support.simulated import in_simulated_time
 
 
 @pytest.mark.parametrize(("seconds", "is_feed"), [(0.9, False), (1.0, True)])
@@ -29,9 +30,8 @@ async def test_a_start_is_a_feed_once_it_has_waited_for_a_second(
     second.cancel()
 
 
-async def test_a_start_that_has_waited_for_a_second_is_a_feed_from_its_next_request_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@in_simulated_time
+async def test_a_start_that_has_waited_for_a_second_is_a_feed_from_its_next_request_on() -> None:
     queue: asyncio.Queue[Request] = asyncio.Queue()
 
     async def requests() -> AsyncIterator[Request]:
@@ -40,9 +40,7 @@ async def test_a_start_that_has_waited_for_a_second_is_a_feed_from_its_next_requ
     start = SpiderStart(once=None)
     reading = asyncio.ensure_future(anext(start.watched(requests())))
     await asyncio.sleep(0)
-    loop = asyncio.get_running_loop()
-    now = loop.time()
-    start.on_idle(now)
-    monkeypatch.setattr(loop, "time", lambda: now + 1.1)
+    start.on_idle(asyncio.get_running_loop().time())
+    await asyncio.sleep(1.1)
     queue.put_nowait(Request("http://a/", dont_filter=True))
     assert not start.is_listed(await reading)

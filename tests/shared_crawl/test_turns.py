@@ -73,9 +73,9 @@ def test_of_a_short_queue_a_node_takes_only_its_share_and_the_dead_have_none(cli
     nodes = [node(client, f"node-{number}") for number in range(3)]
     nodes[0].fill(a=9)
     assert [len(each.takes(Demand(32, 8))) for each in nodes] == [3, 2, 2]
-    living, *_ = [
-        node(client, f"{number}", "music", 60 if not number else 0.05) for number in range(20)
-    ]
+    living, *dead = [node(client, f"{number}", "music") for number in range(20)]
+    for part in ("nodes", "working"):  # their leases end
+        client.zadd(living.keys.key(part), {each.node: 1 for each in dead})
     living.fill(a=400)
     wait_until(lambda: living.takes(Demand(1, 1)) and living.size.nodes == 1)
     assert len(living.takes(Demand(32, 32))) == 32, "with 20 others it would be 20 at most"

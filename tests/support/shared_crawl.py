@@ -24,7 +24,7 @@ from shared_crawl.counts import Counts
 from shared_crawl.keys import Places
 from shared_crawl.settings import CrawlSettings
 from tests.support.servers import RedisServer
-from tests.support.times import TIMEOUT_S
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 PLACES = Places()
 ONE = Demand(requests=1, per_site=1, alone=True)
@@ -61,7 +61,8 @@ class Node(CrawlClient):
 
     def __init__(self, client: redis.Redis, name: str, node: str, **settings: Any) -> None:
         path = client.connection_pool.connection_kwargs["path"]
-        super().__init__(CrawlSettings(f"unix://{path}", name, node, **settings))
+        options: dict[str, Any] = {"lease": ENDLESS_S, **settings}
+        super().__init__(CrawlSettings(f"unix://{path}", name, node, **options))
         self.client = client
         _clients.append(self)
 
@@ -137,11 +138,9 @@ class Node(CrawlClient):
         return self.client.zlexcount(self.keys.key("taken"), *bounds)
 
 
-def node(
-    client: redis.Redis, name: str, crawl: str = "books", lease: float = 60.0, **settings: Any
-) -> Node:
+def node(client: redis.Redis, name: str, crawl: str = "books", **settings: Any) -> Node:
     """One that has joined."""
-    shared = Node(client, crawl, name, lease=lease, **settings)
+    shared = Node(client, crawl, name, **settings)
     shared.joins({})
     return shared
 
