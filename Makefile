@@ -79,7 +79,7 @@ compose-test: $(INSTALLED) ## run docker-compose.yml in containers and judge: mi
 	$(BIN)/python -m pytest -m compose lab/compose -rfEsP --no-fold-skipped $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED)-bench ## measure the figures of docs/benchmarks.md; make bench-use measures one (ARGS='--json FILE')
+bench: $(INSTALLED)-bench ## measure the figures of docs/benchmarks.md; make bench-use measures one
 	$(BIN)/python -m lab.benchmarks $(ARGS)
 
 bench-%: $(INSTALLED)-bench

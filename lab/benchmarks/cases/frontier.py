@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,9 @@ from statistics import median
 import redis
 
 from lab.benchmarks import rivals
-from lab.benchmarks.harness.crawls import ONE_PAGE, START_URLS, with_add_on
+from lab.benchmarks.harness.crawls import with_add_on
 from lab.benchmarks.harness.figures import in_turn, median_ratio, percentile, ratios_text
-from lab.benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory, seen_of
+from lab.benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.server import Reading
 from lab.benchmarks.harness.shared_crawl import PAGE_MS, Settings, SharedCrawl
@@ -28,10 +28,7 @@ LEASE_S = 2.0  # where a node dies: so long its pages wait for the other
 ENDLESS = 1_000_000  # pages
 SETTINGS = {"CONCURRENT_REQUESTS_PER_DOMAIN": 16, "CRAWL_LEASE": LEASE_S}
 MOST_MEMORY = ("--maxmemory", "4gb")  # then the server is full, rather than the machine
-FAR_AWAY_S = 0.2
-FULL_S = 3.0  # for which the server's memory is full
 MOST_BYTES_SEEN = 20
-MOST_STILL_MS = 50.0  # that the server's others may wait
 MOST_TIMES = 2.0  # that an exchange may take at the large end, times the small end's
 HOSTS, HOST_NODES, HOST_MS = 300, 3, 100  # a page takes so long
 
@@ -58,11 +55,6 @@ def _their_bytes(client: redis.Redis) -> tuple[float, float]:
     return memory(client, seen) / client.scard(seen), memory(client, queue) / client.zcard(queue)
 
 
-AUTO_THROTTLE = {
-    "AUTOTHROTTLE_ENABLED": True,
-    "AUTOTHROTTLE_START_DELAY": PAGE_MS / 1000,
-    "AUTOTHROTTLE_TARGET_CONCURRENCY": 8,
-}
 SCHEDULER = {"SCHEDULER": "shared_crawl.Scheduler"}
 OURS = Frontier(
     "ours",
@@ -86,36 +78,30 @@ class Plan:
     pages: int  # of the site whose crawl loses a node
     sizes: Sequence[tuple[int, int]]  # URLs seen, of which so many are queued
     exchanges: int
-    floods: Mapping[str, int]  # where a spider finds so many pages at once
 
 
-QUICK = Plan(1, 4.0, 600, [(10**4, 10**4), (10**5, 10**4)], 200, {START_URLS: 3000, ONE_PAGE: 2000})
+QUICK = Plan(1, 4.0, 600, [(10**4, 10**4), (10**5, 10**4)], 200)
 SIZES = [*((10**n, 10**n) for n in (4, 5, 6)), (10**7, 2 * 10**6)]
-WHOLE = Plan(3, 15.0, 1500, SIZES, 2000, {START_URLS: 100_000, ONE_PAGE: 50_000})
+WHOLE = Plan(3, 15.0, 1500, SIZES, 2000)
 
 
 def measure(quick: bool) -> Report:
-    rivals.check_installed(rivals.SCRAPY_REDIS)
+    rivals.check_installed(rivals.FRONTIER)
     plan = QUICK if quick else WHOLE
     rows, goals = _beside(plan)
-    for part in (_many_hosts(plan), _floods(plan), _in_trouble(plan), asyncio.run(_range(plan))):
+    for part in (_many_hosts(plan), asyncio.run(_range(plan))):
         rows += part[0]
         goals += part[1]
     pair = (
         f"{plan.rounds} rounds of {plan.seconds:g} s, in turn, medians; a server for each crawl of "
         f"two nodes and one site, which answers in {PAGE_MS} ms. A page has 11 links, 8 of them "
         f"new. Death: at a third of {plan.pages:,} pages a node is killed, and started again; our "
-        f"leases are {LEASE_S:g} s. {rivals.versions(rivals.SCRAPY_REDIS)}, with "
+        f"leases are {LEASE_S:g} s. {rivals.version_of(rivals.FRONTIER)}, with "
         f"SCHEDULER_PERSIST. Many hosts: {HOST_NODES} nodes, {HOSTS} hosts, pages of {HOST_MS} ms."
-    )
-    alone = (
-        f"Two nodes, too: {' and '.join(plan.floods)} that are found at once, from the first page "
-        f"on; memory that is full for {FULL_S:g} s at a third of {plan.pages:,} pages; and beside "
-        "AutoThrottle, for 8 at once. Held up: the longest that a ping to the server waits."
     )
     ranges = (
         "Exchange: one call that queues 32 requests, finishes 32 and takes 32, of 1000 sites. "
-        "Held up: at the large end. "
+        "Held up: the longest that a ping to the server waits, at the large end. "
         "Bytes: MEMORY USAGE; of a request queued, all keys but that of URLs seen."
     )
     return Report(
@@ -123,7 +109,7 @@ def measure(quick: bool) -> Report:
         ("", OURS.name, THEIRS.name),
         rows,
         goals,
-        [pair, alone, ranges],
+        [pair, ranges],
     )
 
 
@@ -213,67 +199,10 @@ def _after_a_death(frontier: Frontier, pages: int) -> Counter[str]:
         victim.kill()
         victim.wait()
         crawl.start_node()
-        return _outcome(crawl, pages)
-
-
-def _outcome(crawl: SharedCrawl, pages: int) -> Counter[str]:
-    crawl.wait_for_the_end()
-    had = Counter(page for _, page in crawl.had())
+        crawl.wait_for_the_end()
+        had = Counter(page for _, page in crawl.had())
     twice = sum(times > 1 for times in had.values())
     return Counter({MISSED: pages - len(had), TWICE: twice, ITEMS: had.total()})
-
-
-# By itself --------------------------------------------------------------------------------------
-
-
-def _floods(plan: Plan) -> Part:
-    """Many pages that are found at once, by both nodes or by one."""
-    rows: list[Sequence[Cell]] = []
-    goals = []
-    for found, pages in plan.floods.items():
-        with ExitStack() as stack:
-            crawl = SharedCrawl(stack, OURS.settings, pages, found=found)
-            stillness = stack.enter_context(watching(crawl.server.url))
-            client = stack.enter_context(crawl.server.client())
-            crawl.start_nodes()
-            begin = time.monotonic()
-            crawl.wait_until(partial(_has_seen, client, pages))
-            seconds = time.monotonic() - begin
-            held_up = stillness.take_ms()
-        rows += [
-            (f"{pages:,} {found}: queued after s", seconds, None),
-            (f"server held up, ms: {pages:,} {found}", held_up, None),
-        ]
-        goals.append(Goal(f"held up, ms: {found}", held_up, at_most=MOST_STILL_MS))
-    return rows, goals
-
-
-def _has_seen(client: redis.Redis, pages: int) -> bool:
-    return seen_of(client, "linked") == pages
-
-
-def _in_trouble(plan: Plan) -> Part:
-    far_away = _endless(OURS, plan.seconds, FAR_AWAY_S)
-    with ExitStack() as stack:
-        crawl = SharedCrawl(stack, OURS.settings, plan.pages)
-        crawl.start_nodes()
-        crawl.wait_for(plan.pages // 3)
-        with crawl.server.client() as client:
-            client.config_set("maxmemory", 1)
-            time.sleep(FULL_S)
-            client.config_set("maxmemory", 0)
-        full = _outcome(crawl, plan.pages)
-    with ExitStack() as stack:
-        crawl = SharedCrawl(stack, lambda url: {**OURS.settings(url), **AUTO_THROTTLE}, plan.pages)
-        crawl.start_nodes()
-        throttled = _outcome(crawl, plan.pages)
-    rows: list[Sequence[Cell]] = [(figure, value, None) for figure, value in far_away.items()]
-    goals = []
-    for what, counts in (("memory full", full), ("beside AutoThrottle", throttled)):
-        figures = f"{what}: missed, twice, of {plan.pages:,}"
-        rows.append((figures, f"{counts[MISSED]}, {counts[TWICE]}", None))
-        goals.append(Goal(f"{what}: missed", counts[MISSED], at_most=0))
-    return rows, goals
 
 
 # The range --------------------------------------------------------------------------------------

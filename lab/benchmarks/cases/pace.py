@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.benchmarks.harness.crawls import RECORD, START_URLS, start_spider, with_add_on
+from lab.benchmarks.harness.crawls import RECORD, start_spider, with_add_on
 from lab.benchmarks.harness.drawing import PICTURES, draw_pages
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.site import Visit, site
@@ -116,7 +116,7 @@ def _crawl(metered: Metered, nodes: int, pages: int, settings: dict[str, Any]) -
                 log,
                 address=of_site.pages(metered.manner, f"node-{number}", HOST) + "{page}",
                 pages=pages // nodes,
-                found=START_URLS,
+                all_start=True,
             )
             for number in range(nodes)
         ]

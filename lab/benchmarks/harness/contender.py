@@ -196,25 +196,4 @@ class Publish(Client):
         return f"{self.place.scope}:{number}"
 
 
-class OfOneProcess(Client):
-    """A client of an `asyncio.Semaphore`, which no server knows of."""
-
-    def __init__(self, place: Place, semaphore: asyncio.Semaphore) -> None:
-        super().__init__(place)
-        self._semaphore = semaphore
-
-    async def acquire(self) -> None:
-        await self._semaphore.acquire()
-
-    async def release(self) -> None:
-        self._semaphore.release()
-
-
-@asynccontextmanager
-async def _one_process(place: Place, clients: int) -> AsyncIterator[Sequence[Client]]:
-    semaphore = asyncio.Semaphore(place.limit)
-    yield [OfOneProcess(place, semaphore) for _ in range(clients)]
-
-
 PUBLISH = Contender.of("a bare PUBLISH", Publish)
-ONE_PROCESS = Contender("asyncio.Semaphore, one process", _one_process)

@@ -29,7 +29,6 @@ from tests.support.servers import RedisServer
 AHEAD = 64  # requests of a site that `start` yields; each page yields one more
 RECORD = "BENCHMARK_RECORD"  # a setting: the file; nodes of a crawl have the same arguments
 BRANCHES = 8  # links down the tree that makes every page reachable
-START_URLS, ONE_PAGE = "start URLs", "links on a page"  # where else a spider may find its pages
 # Scrapy's own, but for what would want a port or tell of every page.
 QUIET: Mapping[str, Any] = {
     "DNS_RESOLVER": "lab.benchmarks.harness.crawls.Loopback",
@@ -158,7 +157,7 @@ class Pages(Spider):
 
 class Linked(Spider):
     """Follows the links of a site of so many pages. Which links a page has follows from its number;
-    or all are start URLs, or all links of the first page.
+    or all of them are start URLs.
 
     Each page that its callback has had goes into a file at once, as a line with the time and the
     page's number.
@@ -167,18 +166,18 @@ class Linked(Spider):
     name = "linked"
 
     def __init__(
-        self, address: str, pages: int, found: str = "", hosts: int = 1, **kwargs: Any
+        self, address: str, pages: int, all_start: bool = False, hosts: int = 1, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self._address = address  # with places for the page's number, and its host's
         self._pages = pages
         self._hosts = hosts
-        self._found = found  # where all are, if not along the links
+        self._all_start = all_start
 
     async def start(self) -> AsyncIterator[Request]:
         path = self.settings[RECORD]
         self._record = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for page in range(self._pages if self._found == START_URLS else 1):
+        for page in range(self._pages if self._all_start else 1):
             yield self._request(page)
 
     def parse(self, response: Response) -> Iterator[Request]:
@@ -189,8 +188,8 @@ class Linked(Spider):
                 yield self._request(link)
 
     def _links(self, page: int) -> Iterable[int]:
-        if self._found:
-            return range(self._pages if self._found == ONE_PAGE and page == 0 else 0)
+        if self._all_start:
+            return ()
         # Down the tree, across it and back, as the example site's pages have them.
         down = range(BRANCHES * page + 1, BRANCHES * page + BRANCHES + 1)
         return (*down, (7 * page + 3) % self._pages, max(page - 1, 0), 0)

@@ -53,18 +53,12 @@ def memory(client: redis.Redis, *keys: str) -> int:
     return sum(client.memory_usage(key, samples=0) or 0 for key in keys)
 
 
-def seen_of(client: redis.Redis, crawl: str) -> int:
-    """How many URLs a crawl has seen."""
-    return int(client.hget(f"{{crawl:{crawl}}}:seen", "count") or 0)
-
-
 def bytes_of(client: redis.Redis, crawl: str) -> tuple[float, float]:
     """Of the server's memory, for a URL seen and for a request queued."""
     key = f"{{crawl:{crawl}}}:"
+    seen = int(client.hget(f"{key}seen", "count") or 0)
     queued = memory(client, *(key + part for part in ("requests", "queue", "sites", "taken")))
-    return memory(client, f"{key}seen") / seen_of(client, crawl), queued / client.hlen(
-        f"{key}requests"
-    )
+    return memory(client, f"{key}seen") / seen, queued / client.hlen(f"{key}requests")
 
 
 class FullFrontier:

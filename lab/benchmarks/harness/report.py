@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -55,10 +54,6 @@ class Report:
         console.print(table)
         for line in (*self.notes, *self.goals):
             console.print(f"  {line}", markup=False, highlight=False)
-
-    def as_json(self) -> dict[str, Any]:
-        goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
-        return {**asdict(self), "goals": goals}
 
 
 def _text(cell: Cell) -> str:

@@ -36,7 +36,6 @@ class SharedCrawl:
         pages: int,
         round_trip_s: float = 0.0,
         *,
-        found: str = "",
         hosts: int = 1,
         page_ms: int = PAGE_MS,
     ) -> None:
@@ -45,7 +44,7 @@ class SharedCrawl:
         if round_trip_s:
             url = stack.enter_context(_far_away(self.server.path, round_trip_s))
         self._settings = settings(url)
-        self._of_spider = {"pages": pages, "found": found, "hosts": hosts}
+        self._of_spider = {"pages": pages, "hosts": hosts}
         self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # Each page is a visitor of its own, so that its address has its number.
         of_site = stack.enter_context(site())
