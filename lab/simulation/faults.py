@@ -1,4 +1,4 @@
-"""What befalls the network and the server, in both worlds."""
+"""What befalls hosts, the network and the server, in both worlds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from lab.simulation.world import Host
 
 End = Callable[[], object]
 OF_LINKS = ("cut", "cut out", "cut back", "break")
+OF_HOSTS = ("freeze", "block", *OF_LINKS)
 MOST_COPIES = 9  # of the server's data
 
 
 @dataclass
 class Misfortune:
-    """Faults of links and of the server. In each lease so many `copies` of its data are made."""
+    """Faults of hosts, of their links and of the server. In each lease so many `copies` of its data
+    are made.
+    """
 
     network: Network
     copies: int
@@ -37,11 +40,18 @@ class Misfortune:
             every = self.network.lease / self.copies
             self.network.world.after(every, partial(self.copy_while, is_needed))
 
-    def strike_link(self, fault: Fault, host: Host) -> End | None:
-        """Strike a host's link. Returns what ends it; None: it is over at once."""
-        if fault.kind == "break":
-            self.network.break_all(host)
-            return None
+    def strike_host(self, fault: Fault, host: Host) -> End | None:
+        """Strike a host, or its link. Returns what ends it; None: it is over at once."""
+        match fault.kind:
+            case "freeze":
+                host.freeze()
+                return host.thaw
+            case "block":
+                host.block()
+                return host.thaw
+            case "break":
+                self.network.break_all(host)
+                return None
         self.network.cut(host, out=fault.kind != "cut back", back=fault.kind != "cut out")
         return partial(self.network.mend, host)
 

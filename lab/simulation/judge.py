@@ -39,15 +39,29 @@ class Request:
 
 
 @dataclass
-class Judge:
-    """Hears of all that the nodes do, and notes what breaks a promise."""
+class Timeline:
+    """What happened in a run, and what broke a promise."""
 
     world: World
+    violations: list[str] = field(default_factory=list, init=False)
+    log: list[tuple[float, str, str]] = field(default_factory=list, init=False)
+    """When, who, what."""
+
+    def violate(self, text: str) -> None:
+        """A promise was broken."""
+        self.violations.append(f"{self.world.now:.3f} {text}")
+        self.note("judge", text)
+
+    def note(self, who: str, what: str) -> None:
+        self.log.append((self.world.now, who, what))
+
+
+@dataclass
+class Judge(Timeline):
+    """Hears of all that the nodes do, and notes what breaks a promise."""
+
     plan: Plan
     faults: Misfortune
-    violations: list[str] = field(default_factory=list)
-    log: list[tuple[float, str, str]] = field(default_factory=list)
-    """When, who, what: the timeline."""
 
     def __post_init__(self) -> None:
         self.open: dict[str, list[Request]] = defaultdict(list)
@@ -81,15 +95,6 @@ class Judge:
         """By node and scope: when it last had an account there."""
         self._in_use_at: dict[float, set[str]] = {}
         """Scopes that were not idle when the server's clock was set."""
-
-    def violate(self, text: str) -> None:
-        """A promise was broken."""
-        self.violations.append(f"{self.world.now:.3f} {text}")
-        self.note("judge", text)
-
-    def note(self, who: str, what: str) -> None:
-        """For the timeline."""
-        self.log.append((self.world.now, who, what))
 
     # Grants, as the server and the nodes see them -----------------------------------------------
 

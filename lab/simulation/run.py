@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lab.simulation.faults import OF_LINKS, End, Misfortune
+from lab.simulation.faults import OF_HOSTS, End, Misfortune
 from lab.simulation.history import HISTORY_S, History, writer_of
 from lab.simulation.judge import Judge, Request
 from lab.simulation.memory import left_in, left_on, wrong_in
@@ -337,18 +337,10 @@ class Run:
         self._watch_memory()
         if self.plan.faults:
             self.faults.copy_while(lambda: self.has_faults_left)
-        if self.plan.kind == "crowd":
-            self._judge_crowd()
-        elif self.plan.kind == "shared":
-            self._judge_shares()
-        elif self.plan.kind == "sick":
-            self._judge_sick()
-        elif self.plan.kind == "walled":
-            self._judge_walled()
-        elif self.plan.kind == "metered":
-            self._judge_metered()
-        elif self.plan.kind == "mixed":
-            self._judge_mixed()
+        judge_kind = getattr(self, f"_judge_{self.plan.kind}", None)
+        if judge_kind is not None:  # while the work goes on, in fair weather
+            self.network.weather = Weather(latency=(0.0002, 0.0004))
+            judge_kind()
         else:
             self._finish_work()
             self._close_all()
@@ -502,7 +494,6 @@ class Run:
 
     def _judge_crowd(self) -> None:
         judge, plan = self.judge, self.plan
-        self.network.weather = Weather(latency=(0.0002, 0.0004))
         holds = {worker.node: worker.jobs[0].hold for worker in plan.workers}
         hold = max(holds.values())
         limit = plan.limits["a.com"].concurrency
@@ -518,7 +509,6 @@ class Run:
     def _judge_mixed(self) -> None:
         """The strictest of each part holds, and no more than that."""
         judge = self.judge
-        self.network.weather = Weather(latency=(0.0002, 0.0004))
         self.world.run(self.world.now + 2 * self.plan.lease)
         judge.starts.clear()
         judge.held_s.clear()
@@ -532,7 +522,6 @@ class Run:
         but for one try in each pause.
         """
         judge, plan = self.judge, self.plan
-        self.network.weather = Weather(latency=(0.0002, 0.0004))
         self.world.run(BEGIN_S + min(plan.down_after.values()))
         if judge.failed_at_once:
             judge.violate("SICK: requests failed at once before the site was down")
@@ -559,7 +548,6 @@ class Run:
         quota is none.
         """
         judge, plan = self.judge, self.plan
-        self.network.weather = Weather(latency=(0.0002, 0.0004))
         self.world.run(BEGIN_S + WALL_S - BACKOFF.most)
         if judge.failed_at_once:
             judge.violate("WALLED: too early")
@@ -585,7 +573,6 @@ class Run:
         """
         site = self.site
         assert isinstance(site, Meter)
-        self.network.weather = Weather(latency=(0.0002, 0.0004))
         for begins in (BEGIN_S, BEGIN_S + PACE_CHANGES_S):
             self.world.run(begins + PACE_LEARNED_S)
             since = self.world.now
@@ -596,8 +583,8 @@ class Run:
             if share > MOST_REFUSED or used < LEAST_USED:
                 self.judge.violate(f"METERED: {share:.1%} refused, {used:.0%} of the rate used")
 
-    def _judge_shares(self) -> None:
-        self.network.weather = Weather(latency=(0.0002, 0.0004))
+    def _judge_shared(self) -> None:
+        """The jobs share the site equally, also while one of them lacks a node."""
         jobs = self.plan.jobs
         last = max(jobs)
         for until in PHASES_S:
@@ -639,9 +626,9 @@ class Run:
         own = getattr(self, f"_{fault.kind.replace(' ', '_')}", None)
         if own is not None:
             end = own(fault)
-        elif fault.kind in OF_LINKS:
+        elif fault.kind in OF_HOSTS:
             node = self._node(fault.node)
-            end = self.faults.strike_link(fault, node.host) if node else None
+            end = self.faults.strike_host(fault, node.host) if node else None
         else:
             end = self.faults.strike(fault)
         if end is None:
@@ -660,20 +647,6 @@ class Run:
                 self._operator.spawn(self._resume_in_the_end(scope))
 
     # Each strikes, and returns what ends it; None: it is over at once.
-
-    def _freeze(self, fault: Fault) -> End | None:
-        node = self._node(fault.node)
-        if node is None:
-            return None
-        node.host.freeze()
-        return node.host.thaw
-
-    def _block(self, fault: Fault) -> End | None:
-        node = self._node(fault.node)
-        if node is None:
-            return None
-        node.host.block()
-        return node.host.thaw
 
     def _kill(self, fault: Fault) -> End | None:
         node = self._node(fault.node)

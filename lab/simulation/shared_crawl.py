@@ -28,7 +28,8 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
-from lab.simulation.faults import OF_LINKS, End, Misfortune
+from lab.simulation.faults import OF_HOSTS, End, Misfortune
+from lab.simulation.judge import Timeline
 from lab.simulation.memory import left_in
 from lab.simulation.network import Network, Wire
 from lab.simulation.plan import Fault, as_block, weather
@@ -270,7 +271,7 @@ SAFE_FOR_FEEDS = {
 }
 # What a node that dies has taken from a key goes to another one.
 SAFE_FOR_KEYS = SAFE_FOR_FEEDS | {"kill", "cut off", "server away", "scripts gone", "full"}
-OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "block", "kill", "close", "cut off"}
+OF_NODES_AT_WORK = {*OF_HOSTS, "kill", "close", "cut off"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
@@ -552,7 +553,7 @@ class _Server(Server):
         self._crawl.on_budgets(self._budgets)
         for name in lost:
             self._crawl.on_lease_end(name)
-        for member in taken - self._members("taken"):
+        for member in sorted(taken - self._members("taken")):
             name, _, place = member[:-5].partition(b"\0")
             data = self.field(KEYS.key("requests"), place) or self.field(KEYS.key("aside"), place)
             if data is not None:
@@ -687,14 +688,14 @@ class CrawlNode:
             self.run.start_later(self.number, self.away_s * max(1, tries - FEW_STARTS))
 
 
-class Crawl:
+class Crawl(Timeline):
     """A world with a server and nodes that crawl, and what was promised them."""
 
     def __init__(self, plan: CrawlPlan) -> None:
+        super().__init__(World())
         self.plan = plan
         self.random = Random(plan.seed + 1)
         chance.source = Random(plan.seed + 2)
-        self.world = World()
         self.network = Network(self.world, self.random, plan.lease)
         self.server = self.network.server = _Server(self, self.network.publish)
         self.faults = Misfortune(self.network, COPIES_PER_LEASE)
@@ -705,8 +706,6 @@ class Crawl:
         self.retried: Counter[int] = Counter()
         self.died_with: Counter[int] = Counter()
         self.died_alone_with: Counter[int] = Counter()
-        self.violations: list[str] = []
-        self.log: list[tuple[float, str, str]] = []
         self.budgets = plan.budgets  # of nodes that are started from now on
         self.to_feed = list(plan.fed)
         self.fed: Counter[int] = Counter()  # how often a node has read each from the queue
@@ -720,13 +719,6 @@ class Crawl:
         self._overtaken = False  # a call may have come late, or twice
         self._troubled_until = 0.0
         self._ended_at, self._was_quiet = 0.0, False
-
-    def violate(self, text: str) -> None:
-        self.violations.append(f"{self.world.now:.3f} {text}")
-        self.note("judge", text)
-
-    def note(self, who: str, what: str) -> None:
-        self.log.append((self.world.now, who, what))
 
     # What is seen -------------------------------------------------------------------------------
 
@@ -1061,12 +1053,6 @@ class Crawl:
     def _strike_node(self, fault: Fault, node: CrawlNode) -> End | None:
         """Returns what ends it, if it does not end by itself."""
         match fault.kind:
-            case "freeze":
-                node.host.freeze()
-                return node.host.thaw
-            case "block":
-                node.host.block()
-                return node.host.thaw
             case "kill":
                 self.kill(node, fault.seconds)
             case "close" | "cut off":
@@ -1078,7 +1064,7 @@ class Crawl:
                 if fault.kind == "cut off":  # after a grace period
                     self.world.after(GRACE_S, partial(self._cut_off, node, fault.seconds))
             case _:
-                return self.faults.strike_link(fault, node.host)
+                return self.faults.strike_host(fault, node.host)
         return None
 
     def _cut_off(self, node: CrawlNode, away_s: float) -> None:

@@ -27,14 +27,10 @@ FILE = f"{SYNC.package.replace('.', '/')}/lua/{FAST_PART}.lua"
 MISTAKES, UNSEEN = 100, 15  # some change nothing, or leave more to the rest of `sync`
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+)
 def test_drawn_states_are_served_alike(seed: int) -> None:
-    assert [number for number, notes in compared(seed, STATES) if notes] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 12))
-def test_many_drawn_states_are_served_alike(seed: int) -> None:
     assert [number for number, notes in compared(seed, STATES) if notes] == []
 
 
