@@ -4,21 +4,16 @@
 FROM python:3.13.14-slim-bookworm AS dependencies
 WORKDIR /source
 COPY pyproject.toml .ci/constraints.txt README.md LICENSE ./
-# Empty packages stand in for ours, so that this layer changes only with the dependencies. The
+# An empty package stands in for ours, so that this layer changes only with the dependencies. The
 # environment has no pip of its own: the image's pip installs into it.
 RUN python -m venv --without-pip /venv \
-    && for package in semaphore_middleware shared_crawl semaphore_clients semaphore_console \
-        semaphore_report; do mkdir "$package" && touch "$package/__init__.py"; done \
+    && mkdir semaphore_middleware && touch semaphore_middleware/__init__.py \
     && pip --python /venv/bin/python install --no-cache-dir \
         --constraint constraints.txt '.[commands,metrics]' \
     && pip --python /venv/bin/python uninstall --yes scrapy-semaphore
 
 FROM dependencies AS project
 COPY semaphore_middleware semaphore_middleware
-COPY shared_crawl shared_crawl
-COPY semaphore_clients semaphore_clients
-COPY semaphore_console semaphore_console
-COPY semaphore_report semaphore_report
 # Into a directory of its own that is copied over the environment: a layer of some kilobytes.
 RUN pip install --no-cache-dir --no-deps --target \
     "/project$(/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" .

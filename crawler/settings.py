@@ -32,7 +32,7 @@ DOWNLOAD_DELAY = 0
 
 # Nodes of one crawl share its queue, so that each page is fetched once. Without this line, each
 # node fetches all pages.
-SCHEDULER = "shared_crawl.Scheduler"
+SCHEDULER = "semaphore_middleware.Scheduler"
 
 # A page may be fetched by one node, and its links by another: their cookies would not match.
 COOKIES_ENABLED = False

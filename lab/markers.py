@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.support.paths import PACKAGES, REPOSITORY
+from tests.support.paths import PACKAGE, REPOSITORY
 
 NO_CODE = re.compile(r"\s*(#|--|$)")
 
@@ -25,10 +25,9 @@ class Place(NamedTuple):
 
 def places(names: str) -> Iterator[Place]:
     """All places in the packages whose names match this expression."""
-    for package in PACKAGES:
-        for path in sorted([*package.rglob("*.py"), *package.rglob("*.lua")]):
-            file = path.relative_to(REPOSITORY).as_posix()
-            yield from places_in(file, path.read_text("utf-8"), names)
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]):
+        file = path.relative_to(REPOSITORY).as_posix()
+        yield from places_in(file, path.read_text("utf-8"), names)
 
 
 def places_in(file: str, text: str, names: str) -> Iterator[Place]:

@@ -1,7 +1,7 @@
 """A fair semaphore in Redis, and its add-on for Scrapy.
 
-`SemaphoreAddon` and `SemaphoreMiddleware` are for Scrapy; the other names work without it.
-With Scrapy, one line of settings is enough:
+`SemaphoreAddon`, `SemaphoreMiddleware` and `Scheduler` are for Scrapy; the other names work
+without it. With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
 
 Each name is imported at its first use: Scrapy imports this package for each of its commands, and
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.model.inspection import Inspection, Member, ServerState
     from semaphore_middleware.model.limits import Limit, LimitDict
     from semaphore_middleware.model.rules import Rule
+    from semaphore_middleware.shared_crawl.scheduler import Scheduler
 
 __all__ = [
     "AcquireTimeoutError",
@@ -51,6 +52,7 @@ __all__ = [
     "PermitLostError",
     "PermitSet",
     "Rule",
+    "Scheduler",
     "SemaphoreAddon",
     "SemaphoreError",
     "SemaphoreMiddleware",
@@ -73,6 +75,7 @@ _MODULES = {  # of all names but the errors
     "Permit": "core.permit",
     "PermitSet": "core.permit",
     "Rule": "model.rules",
+    "Scheduler": "shared_crawl.scheduler",
     "SemaphoreAddon": "addon",
     "SemaphoreMiddleware": "middleware",
     "ServerState": "model.inspection",

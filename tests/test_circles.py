@@ -9,25 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import REPOSITORY
+from tests.support.paths import PACKAGE, REPOSITORY
 
-FOLDERS = [
-    "semaphore_middleware/commands",
-    "semaphore_middleware/core",
-    "semaphore_middleware/model",
-    "semaphore_middleware/redis",
-    "semaphore_middleware/scrapy",
-    "semaphore_clients",
-    "semaphore_console",
-    "semaphore_report",
-    "shared_crawl",
-]
+FOLDERS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
 
 
-def modules_of(folder: str) -> dict[str, Path]:
+def modules_of(folder: Path) -> dict[str, Path]:
     return {
         ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+        for path in sorted(folder.rglob("*.py"))
     }
 
 
@@ -41,11 +31,10 @@ def imported_by(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_imports_have_no_circle(folder: str) -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_imports_have_no_circle(folder: Path) -> None:
     modules = modules_of(folder)
     graph = {name: {*imported_by(path)} & modules.keys() for name, path in modules.items()}
-    assert any(graph.values())
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points, version
 
 import semaphore_middleware
 from semaphore_middleware import SemaphoreError
-from tests.support.paths import ANNEXES, REPOSITORY, SOURCES
+from tests.support.paths import REPOSITORY, SOURCES
 from tests.support.public_api import FILE, public_api
 
 PUBLIC = {
@@ -17,7 +17,7 @@ PUBLIC = {
     *("Inspection", "Limit", "LimitDict", "Member", "Permit", "PermitLostError", "PermitSet"),
     *("Rule", "SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
     *("SettingsError", "SiteWalledError", "SemaphoreAddon", "SemaphoreMiddleware"),
-    "SyncSemaphore",
+    *("Scheduler", "SyncSemaphore"),
 }
 
 
@@ -37,10 +37,10 @@ def test_the_public_api_is_that_of_the_report() -> None:
 
 KEPT_OUT = {  # each is imported beside those before it
     "semaphore_middleware": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
-    "shared_crawl": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
+    "semaphore_middleware.shared_crawl": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
     # Scrapy imports the one for each of its commands, the other at the start of each crawl.
     "semaphore_middleware.commands.verbs": ("redis", "aiohttp", "rich"),
-    "shared_crawl.frontier": ("redis", "aiohttp", "rich"),
+    "semaphore_middleware.shared_crawl.frontier": ("redis", "aiohttp", "rich"),
     "semaphore_middleware.addon": ("redis.asyncio", "aiohttp", "rich", "tldextract"),
     "semaphore_middleware.scrapy.crawl": ("prometheus_client",),
 }
@@ -59,7 +59,7 @@ def test_an_import_loads_no_more_than_it_needs() -> None:
 def test_scrapys_own_commands_load_no_more_than_they_need() -> None:
     verbs = {
         point.module
-        for group in ("semaphore_middleware.verbs", "shared_crawl.verbs")
+        for group in ("semaphore_middleware.verbs", "semaphore_middleware.frontier_verbs")
         for point in entry_points(group=group)
     }
     assert len(verbs) >= 5
@@ -97,13 +97,3 @@ def test_no_class_has_more_attributes_than_a_reader_can_keep_in_mind() -> None:
     }
     assert len(counts) > 100
     assert not [name for name, count in counts.items() if count > MOST_ATTRIBUTES]
-
-
-def test_no_kernel_file_names_an_annex() -> None:
-    """What an annex adds comes by entry points: the kernel does not even know its name."""
-    annexes = [path.name for path in ANNEXES]
-    kernel = REPOSITORY / "semaphore_middleware"
-    texts = [path for path in kernel.rglob("*") if path.suffix in (".py", ".lua")]
-    named = [(path.name, annex) for path in texts for annex in annexes if annex in path.read_text()]
-    assert len(texts) > 50
-    assert named == []

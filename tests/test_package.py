@@ -23,28 +23,21 @@ from packaging.version import Version
 
 from tests.crawler.conftest import HOST, serving
 from tests.docs.pages import PATHS, Block, blocks, links
-from tests.support.paths import PACKAGES, REPOSITORY, SOURCES
+from tests.support.paths import PACKAGE, REPOSITORY, SOURCES
 from tests.support.servers import RedisServer
 
 TOLD = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 PROJECT, GROUPS = TOLD["project"], TOLD["dependency-groups"]
 BESIDE = ("crawler", "docker", "docs", "lab", "tests")
-"""Folders that are published as sources, besides the packages' own."""
+"""Folders that are published as sources, besides the package's own."""
 IN_ROOT = {
     *(".ci/constraints-lowest.txt", ".ci/constraints.txt", ".dockerignore"),
     *(".github/CODE_OF_CONDUCT.md", ".github/SECURITY.md", ".gitignore"),
     *("CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "PKG-INFO"),
     *("README.md", "docker-compose.yml", "pyproject.toml", "scrapy.cfg"),
 }
-MODEL = "tests/semaphore_middleware/model"
-FILES = {
-    "semaphore_middleware": {".py", ".typed", ".lua"},
-    "shared_crawl": {".py", ".typed", ".lua"},
-    "semaphore_clients": {".py", ".typed"},
-    "semaphore_console": {".py", ".typed", ".html", ".css", ".js", ".svg"},
-    "semaphore_report": {".py", ".typed", ".lua"},
-}
-"""The kinds of files of each package."""
+MODEL = "tests/model"
+KINDS = {".py", ".typed", ".lua", ".html", ".css", ".js", ".svg"}
 EXTRAS = {"commands", "embedded", "httpx", "metrics", "otel", "requests"}
 TIMEOUT_S = 400.0  # pip downloads
 
@@ -82,23 +75,18 @@ def metadata(wheel: Path) -> Message:
         return BytesParser().parsebytes(files.read(name))
 
 
-def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         inside = {name for name in files.namelist() if ".dist-info/" not in name}
-    assert inside == set().union(*(files_of(package.name) for package in PACKAGES))
-    kinds = {name: set[str]() for name in FILES}
-    for path in map(Path, inside):
-        kinds[path.parts[0]].add(path.suffix or path.name)
-        assert f"{path.parts[0]}/py.typed" in inside
-    assert kinds == FILES
+    assert inside == files_of(PACKAGE.name)
+    assert {Path(name).suffix for name in inside} == KINDS
+    assert "semaphore_middleware/py.typed" in inside
 
 
 def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
     with tarfile.open(sources) as files:
         inside = {name.partition("/")[2] for name in files.getnames()}
-    assert inside == IN_ROOT.union(
-        *map(files_of, BESIDE), *(files_of(package.name) for package in PACKAGES)
-    )
+    assert inside == IN_ROOT.union(*map(files_of, (*BESIDE, PACKAGE.name)))
 
 
 # What an index shows ----------------------------------------------------------------------------

@@ -33,7 +33,14 @@ class Pages(Spider):
     def parse(self, response):
         print(response.url)
 """
-SHARED = ("-s", "SCHEDULER=shared_crawl.Scheduler", "-s", "CRAWL=books", "-o", "items.jsonl")
+SHARED = (
+    "-s",
+    "SCHEDULER=semaphore_middleware.Scheduler",
+    "-s",
+    "CRAWL=books",
+    "-o",
+    "items.jsonl",
+)
 
 
 @asynccontextmanager

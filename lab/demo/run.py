@@ -20,7 +20,7 @@ from lab.demo.progress import DemoState, ProgressDisplay
 from lab.demo.site import ExampleSite
 from lab.demo.verdict import CrawlResult, SiteResult, problems, table
 from semaphore_middleware import FairSemaphore
-from shared_crawl import CrawlClient, CrawlSettings, RunOverError
+from semaphore_middleware.shared_crawl import CrawlClient, CrawlSettings, RunOverError
 
 REFRESH_INTERVAL_S = 0.2
 

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from lab.mutants.generate import Mutant, files, mutants
 from lab.mutants.rules import Change
 from lab.mutants.run import HOWS, SURVIVED, Result, Worker
-from tests.support.paths import PACKAGES, REPOSITORY
+from tests.support.paths import PACKAGE, REPOSITORY
 
 HUNK = re.compile(r"^(?:\+\+\+ b/(.*)|@@ \S+ \+(\d+)(?:,(\d+))? @@.*)", re.MULTILINE)
 
@@ -54,7 +54,7 @@ def planted(file: str, says: str, instead: str) -> Mutant:
 
 def changed_lines(base: str) -> defaultdict[str, set[int]]:
     """By file: the lines of the working tree that are not in that revision."""
-    command = ["git", "diff", "-U0", "--no-color", base, "--", *map(str, PACKAGES)]
+    command = ["git", "diff", "-U0", "--no-color", base, "--", str(PACKAGE)]
     diff = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     lines, file = defaultdict[str, set[int]](set), ""
     for name, first, count in HUNK.findall(diff.stdout):

@@ -17,8 +17,8 @@ FILES = (
     "semaphore_middleware/redis/lua/**/*.lua",
     "semaphore_middleware/model/*.py",
     "semaphore_middleware/scrapy/*.py",
-    "shared_crawl/*.py",
-    "shared_crawl/lua/**/*.lua",
+    "semaphore_middleware/shared_crawl/*.py",
+    "semaphore_middleware/shared_crawl/lua/**/*.lua",
 )
 """Those that keep promises."""
 ACCEPTED = r"mutant \S+ -> \S+: .+"

@@ -32,17 +32,16 @@ WARM = (
     *("scrapy.core.downloader.handlers.http11", "scrapy.core.engine", "scrapy.crawler"),
     *("pytest_timeout", "scrapy.pipelines.files", "xdist.plugin"),
 )
-KERNEL = "semaphore_middleware"
 WORLDS = {
-    f"{KERNEL}/core": "semaphore",
-    f"{KERNEL}/redis": "semaphore",
-    f"{KERNEL}/model": "semaphore",
+    "core": "semaphore",
+    "redis": "semaphore",
+    "model": "semaphore",
     "shared_crawl": "shared_crawl",
 }
 """Which simulation runs a room."""
 TEST_ROOMS = {
-    f"{KERNEL}/redis": (f"{KERNEL}/redis", f"{KERNEL}/core"),
-    f"{KERNEL}/model": (f"{KERNEL}/model", f"{KERNEL}/redis", f"{KERNEL}/scrapy"),
+    "redis": ("redis", "core"),
+    "model": ("model", "redis", "scrapy"),
 }
 """Which rooms of tests see a room, nearest first; others: that of the same name."""
 FIRST_SEEDS, MORE_SEEDS = range(1, 41), range(41, 301)  # the latter for what no test has seen
@@ -187,7 +186,7 @@ class Worker:
         output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        ours = re.compile(r"(tests|lab|shared_crawl|semaphore_\w+)\b")
+        ours = re.compile(r"(tests|lab|semaphore_middleware)\b")
         for name in [name for name in sys.modules if ours.match(name)]:
             del sys.modules[name]
         sys.path.insert(0, str(self._copy))
@@ -211,7 +210,7 @@ class Worker:
 def room_of(file: str) -> str:
     """The kernel's rooms are its folders; an annex is one room."""
     parts = Path(file).parts
-    return "/".join(parts[:2] if parts[0] == KERNEL else parts[:1])
+    return parts[1]
 
 
 def _simulate(world: str, seeds: range) -> bool:

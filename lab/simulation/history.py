@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from lab.simulation.server import Server
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_report.keys import HistoryKeys
-from semaphore_report.records import MINUTE, PAUSE
-from semaphore_report.writer import HistoryWriter
+from semaphore_middleware.report.keys import HistoryKeys
+from semaphore_middleware.report.records import MINUTE, PAUSE
+from semaphore_middleware.report.writer import HistoryWriter
 
 if TYPE_CHECKING:
     from lab.simulation.judge import Judge, Request

@@ -11,9 +11,9 @@ from semaphore_middleware.core.account import Account
 from semaphore_middleware.core.outbox import Outbox
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import RECORDS
-from semaphore_report.keys import HistoryKeys
+from semaphore_middleware.report.keys import HistoryKeys
 
-OURS = ("semaphore_", "shared_crawl")
+OURS = "semaphore_middleware"
 TABLES = (dict, list, set, deque)
 KEPT = {
     "Batch.tallies": "is written once a minute, and may be under way",

@@ -63,7 +63,7 @@ class Rule(Change):
     @property
     def world(self) -> str:
         """In which the seed is run."""
-        return "shared_crawl" if self.place.file.startswith("shared_crawl/") else "semaphore"
+        return "shared_crawl" if "/shared_crawl/" in self.place.file else "semaphore"
 
 
 @cache

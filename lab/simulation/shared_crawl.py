@@ -37,18 +37,18 @@ from lab.simulation.run import Keeper, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.model import chance
-from shared_crawl import node_state, outbox, prefetch, scheduler, session
-from shared_crawl.client import (
+from semaphore_middleware.shared_crawl import node_state, outbox, prefetch, scheduler, session
+from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,
     CrawlClient,
     Demand,
     NewRequest,
     Outcome,
 )
-from shared_crawl.engine import CrawlEngine
-from shared_crawl.keys import PARTS, CrawlKeys, Places, site_of
-from shared_crawl.scheduler import Scheduler
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.engine import CrawlEngine
+from semaphore_middleware.shared_crawl.keys import PARTS, CrawlKeys, Places, site_of
+from semaphore_middleware.shared_crawl.scheduler import Scheduler
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.shared_crawl.node import SitesQueue
 
 URL = "redis://simulated"
@@ -1114,11 +1114,11 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
             patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         patch.setattr(session, "STARTS_PER_CALL", crawl.plan.most_new)
-        for logger in map(logging.getLogger, ("shared_crawl", "semaphore_middleware")):
-            stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.INFO)
-            patch.setattr(logger, "propagate", False)
-            patch.setattr(logger, "handlers", [watch])
+        logger = logging.getLogger("semaphore_middleware")
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.INFO)
+        patch.setattr(logger, "propagate", False)
+        patch.setattr(logger, "handlers", [watch])
         yield
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from redis import Redis
 
 from lab.demo.site import ExampleSite
-from shared_crawl.client import VERSION
+from semaphore_middleware.shared_crawl.client import VERSION
 from tests.crawler.conftest import (
     HOST,
     ClosedSite,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.crc import key_slot
 
-from shared_crawl.keys import CrawlKeys
+from semaphore_middleware.shared_crawl.keys import CrawlKeys
 from tests.crawler.conftest import FAST, HOST, StartScrapy, pages_asked_for, serving
 from tests.support.servers import Cluster, Watched, wait_until
 

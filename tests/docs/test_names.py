@@ -15,8 +15,8 @@ import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.redis import location
 from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings
+from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings
 from semaphore_middleware.telemetry.stats import ScopeCount
-from shared_crawl.settings import CHECKS, CrawlSettings
 from tests.docs.pages import PATHS, Block, anchors, blocks, links, name_of, page
 from tests.support.nodes import Loop
 from tests.support.paths import REPOSITORY, SOURCES

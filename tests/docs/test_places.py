@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import semaphore_middleware
-import shared_crawl
+from semaphore_middleware import shared_crawl
 from tests.docs.pages import PATHS, page
 from tests.support.paths import REPOSITORY
 
@@ -91,7 +91,9 @@ def test_each_benchmark_that_the_pages_name_exists() -> None:
     assert named <= cases
 
 
-@pytest.mark.parametrize("package", [semaphore_middleware, shared_crawl], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "package", [semaphore_middleware, shared_crawl], ids=lambda package: package.__name__
+)
 def test_the_reference_has_each_public_name(package: ModuleType) -> None:
     named = {*re.findall(r"auto\w+:: (?:.*\.)?(\w+)$", page("docs/api.rst"), re.MULTILINE)}
     assert {*package.__all__} <= named

@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 NODES = 3
 SHARED = {
     "ADDONS": json.dumps({"semaphore_middleware.addon.SemaphoreAddon": 0}),
-    "SCHEDULER": "shared_crawl.Scheduler",
+    "SCHEDULER": "semaphore_middleware.Scheduler",
 }
 NAMES = sorted(
     vars(spider)["name"]

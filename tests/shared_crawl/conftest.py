@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from shared_crawl import client as crawl_client
-from shared_crawl import session
+from semaphore_middleware.shared_crawl import client as crawl_client
+from semaphore_middleware.shared_crawl import session
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import Node, looking_at, node
 from tests.support.times import TIMEOUT_S

@@ -19,9 +19,9 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from semaphore_middleware.scrapy.engine import keep_spider_arguments
-from shared_crawl.client import CrawlClient, Demand, TakenRequest
-from shared_crawl.scheduler import Scheduler
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.client import CrawlClient, Demand, TakenRequest
+from semaphore_middleware.shared_crawl.scheduler import Scheduler
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.nodes import eventually
 from tests.support.shared_crawl import ONE, Node
 from tests.support.simulated import BusyHost, SimulatedServer

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis import Redis
 
-from shared_crawl.client import Missing, NextStep, TakenRequest
+from semaphore_middleware.shared_crawl.client import Missing, NextStep, TakenRequest
 from tests.support.shared_crawl import PLACES, Node, node, result_of
 
 MOST_COMMANDS = 5000  # in a call: some 5 ms

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware.errors import ServerUnreachableError
-from shared_crawl.client import (
+from semaphore_middleware.shared_crawl.client import (
     VERSION,
     AtWork,
     CrawlEndedError,

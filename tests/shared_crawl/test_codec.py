@@ -24,10 +24,10 @@ from scrapy.http import JsonRequest, Response, XmlRpcRequest
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
-from shared_crawl.codec import Codec
-from shared_crawl.engine import CrawlEngine
-from shared_crawl.serializer import Serializer, UnknownClassError
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.codec import Codec
+from semaphore_middleware.shared_crawl.engine import CrawlEngine
+from semaphore_middleware.shared_crawl.serializer import Serializer, UnknownClassError
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 
 
 class Books(Spider):

@@ -14,11 +14,11 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware import ServerUnreachableError
-from shared_crawl import crawls
-from shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
-from shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
+from semaphore_middleware.shared_crawl import crawls
+from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
+from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from tests.crawler.conftest import Scrapy, serving
-from tests.semaphore_middleware.redis.test_refusals import meet_a_wall
+from tests.redis.test_refusals import meet_a_wall
 from tests.support.cli import Ran, semaphore, terminal
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from shared_crawl.feeds import Feeds, FeedUnwritableError
+from semaphore_middleware.shared_crawl.feeds import Feeds, FeedUnwritableError
 
 
 def feeds(feeds: dict[Any, dict[str, Any]], *files: Any) -> Feeds:

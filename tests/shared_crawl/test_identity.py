@@ -12,8 +12,8 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.scrapy.engine import Engine, keep_spider_arguments
-from shared_crawl.identity import differences, identity_of
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.identity import differences, identity_of
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 
 
 class Books(Spider):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from shared_crawl.client import Demand, IdleReply, Missing, NextStep, NotDoneError, Outcome
+from semaphore_middleware.shared_crawl.client import (
+    Demand,
+    IdleReply,
+    Missing,
+    NextStep,
+    NotDoneError,
+    Outcome,
+)
 from tests.shared_crawl.node import joined
 from tests.support.shared_crawl import Node, crawl_keys, node, result_of
 

@@ -10,7 +10,7 @@ from scrapy import Request, Spider
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.test import get_crawler
 
-from shared_crawl.client import (
+from semaphore_middleware.shared_crawl.client import (
     NO_DEMAND,
     AtWork,
     IdleReply,
@@ -22,10 +22,16 @@ from shared_crawl.client import (
     TakenRequest,
     WrongTypeError,
 )
-from shared_crawl.engine import CrawlEngine
-from shared_crawl.keys import Places
-from shared_crawl.node_state import CrawlCall, IdleCall, NodeState, StartsCall, SyncCall
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.engine import CrawlEngine
+from semaphore_middleware.shared_crawl.keys import Places
+from semaphore_middleware.shared_crawl.node_state import (
+    CrawlCall,
+    IdleCall,
+    NodeState,
+    StartsCall,
+    SyncCall,
+)
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.shared_crawl.node import SitesQueue, urls
 
 LEASE_S = 9.0

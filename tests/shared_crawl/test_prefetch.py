@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from redis import Redis
 
-from shared_crawl import prefetch
-from shared_crawl.prefetch import PREFETCH_TARGET, SITE_BATCH, SITE_ENOUGH
+from semaphore_middleware.shared_crawl import prefetch
+from semaphore_middleware.shared_crawl.prefetch import PREFETCH_TARGET, SITE_BATCH, SITE_ENOUGH
 from tests.shared_crawl.node import SitesQueue, joined, urls, watch_calls
 from tests.support.nodes import eventually
 

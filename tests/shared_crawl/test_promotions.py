@@ -67,7 +67,7 @@ async def crawling(site: Site, directory: Path, *urls: str) -> AsyncIterator[Non
     hosts = ["127.0.0.1", *await more_hosts(site, HOSTS - 1)]
     requests = [Request(site.url(path, host)) for path in PAGES for host in hosts]
     settings = {
-        "SCHEDULER": "shared_crawl.Scheduler",
+        "SCHEDULER": "semaphore_middleware.Scheduler",
         "CRAWL": "promoted",
         "CRAWL_LEASE": LEASE_S,
         "SEMAPHORE_LEASE": LEASE_S,

@@ -28,8 +28,8 @@ from semaphore_middleware.scrapy.engine import (
     RobotsTxtUnreadableError,
     SpiderClosingError,
 )
-from shared_crawl import node_state, outbox, scheduler, session, spider_start
-from shared_crawl.client import (
+from semaphore_middleware.shared_crawl import node_state, outbox, scheduler, session, spider_start
+from semaphore_middleware.shared_crawl.client import (
     CrawlClient,
     Demand,
     Ending,

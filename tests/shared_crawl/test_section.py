@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from scrapy.settings import Settings
 
-from shared_crawl.counts import Counts
-from shared_crawl.crawls import Crawls
-from shared_crawl.section import CrawlsSection
+from semaphore_middleware.shared_crawl.counts import Counts
+from semaphore_middleware.shared_crawl.crawls import Crawls
+from semaphore_middleware.shared_crawl.section import CrawlsSection
 
 
 async def test_crawls_that_run_stand_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from redis import Redis
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis.scripts import Script, source_of
-from shared_crawl import client as module
-from shared_crawl.client import SCRIPTS, NewRequest
+from semaphore_middleware.shared_crawl import client as module
+from semaphore_middleware.shared_crawl.client import SCRIPTS, NewRequest
 from tests.support.shared_crawl import PLACES, Node, crawl_keys, node, result_of
 
 LENGTH, TIME_LENGTH = 8, 4

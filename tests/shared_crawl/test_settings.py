@@ -8,7 +8,7 @@ import pytest
 from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.errors import SettingsError
-from shared_crawl.settings import CHECKS, CrawlSettings, checked
+from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings, checked
 
 WRONG: dict[str, Any] = {
     "CRAWL_LEASE": "15 s",

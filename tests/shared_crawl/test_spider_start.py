@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from scrapy import Request
 
-from shared_crawl.spider_start import SpiderStart
+from semaphore_middleware.shared_crawl.spider_start import SpiderStart
 from tests.support.simulated import in_simulated_time
 
 

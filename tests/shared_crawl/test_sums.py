@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared_crawl.sums import MOST_STATS, SummedStats
+from semaphore_middleware.shared_crawl.sums import MOST_STATS, SummedStats
 
 
 class Evil:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from shared_crawl.client import Demand, TakenRequest
+from semaphore_middleware.shared_crawl.client import Demand, TakenRequest
 from tests.support.servers import wait_until
 from tests.support.shared_crawl import Node, node
 

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import semaphore_report.scripts
+import semaphore_middleware.report.scripts
 from semaphore_middleware.redis import scripts
-from shared_crawl import client
-from tests.support.paths import PACKAGES
+from semaphore_middleware.shared_crawl import client
+from tests.support.paths import PACKAGE
 
 LONGEST_LINE = 110
 OPTIONS = (
@@ -25,7 +25,7 @@ OPTIONS = (
 
 
 def assembled() -> dict[str, str]:
-    modules = (scripts, semaphore_report.scripts)
+    modules = (scripts, semaphore_middleware.report.scripts)
     known = [
         each
         for module in modules
@@ -37,7 +37,7 @@ def assembled() -> dict[str, str]:
 
 
 def too_long() -> Iterator[str]:
-    for path in sorted(path for package in PACKAGES for path in package.rglob("*.lua")):
+    for path in sorted(PACKAGE.rglob("*.lua")):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             if len(line) > LONGEST_LINE:
                 yield f"{path}:{number}"

@@ -29,8 +29,8 @@ PYTEST = (sys.executable, "-m", "pytest", "--numprocesses", "auto", "--dist", "w
 TESTS = (
     "-m",
     "not slow",
-    "tests/semaphore_middleware/redis",
-    "tests/semaphore_middleware/core",
+    "tests/redis",
+    "tests/core",
     "tests/shared_crawl",
 )
 

@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from tests.docs.pages import page
-from tests.support.paths import PACKAGES, REPOSITORY
+from tests.support.paths import REPOSITORY
 
 FILE = REPOSITORY / "tests" / "public_api.txt"
-OURS = tuple(package.name for package in PACKAGES)
 
 
 class _Type:
@@ -53,7 +52,9 @@ def _lines_of(name: str, thing: Any) -> Iterator[str]:
     if not inspect.isclass(thing):
         yield f"{name}{_signature(thing)}"
         return
-    own = [cls for cls in reversed(thing.__mro__) if cls.__module__.startswith(OURS)]
+    own = [
+        cls for cls in reversed(thing.__mro__) if cls.__module__.startswith("semaphore_middleware")
+    ]
     is_made = is_dataclass(thing) or any("__init__" in vars(cls) for cls in own)
     signature = _signature(thing) if is_made and not hasattr(thing, "_is_protocol") else ""
     yield f"{name}{signature}: {', '.join(base.__name__ for base in thing.__bases__)}"

@@ -37,10 +37,12 @@ from tests.support.times import TIMEOUT_S
 
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
 NOT_PRELOADED = (
-    *("semaphore_middleware.commands", "scrapy.__main__"),
+    *("semaphore_middleware.clients", "semaphore_middleware.commands"),
+    *("semaphore_middleware.console", "semaphore_middleware.report"),
+    *("semaphore_middleware.shared_crawl.commands", "scrapy.__main__"),
     "scrapy.core.downloader.handlers._httpx",
 )
-"""The first and the last import rich, without which there are tests."""
+"""Most of them import rich, without which there are tests."""
 
 REPOSITORY = str(Path(__file__).parents[2])
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from shared_crawl.client import (
+from semaphore_middleware.shared_crawl.client import (
     CrawlClient,
     Demand,
     IdleReply,
@@ -20,9 +20,9 @@ from shared_crawl.client import (
     Queued,
     TakenRequest,
 )
-from shared_crawl.counts import Counts
-from shared_crawl.keys import Places
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.counts import Counts
+from semaphore_middleware.shared_crawl.keys import Places
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S, TIMEOUT_S
 

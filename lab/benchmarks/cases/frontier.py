@@ -55,7 +55,7 @@ def _their_bytes(client: redis.Redis) -> tuple[float, float]:
     return memory(client, seen) / client.scard(seen), memory(client, queue) / client.zcard(queue)
 
 
-SCHEDULER = {"SCHEDULER": "shared_crawl.Scheduler"}
+SCHEDULER = {"SCHEDULER": "semaphore_middleware.Scheduler"}
 OURS = Frontier(
     "ours",
     lambda url: {**SETTINGS, **SCHEDULER, "REDIS_URL": url},

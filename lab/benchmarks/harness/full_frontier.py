@@ -12,7 +12,7 @@ import redis
 from scrapy import Request
 
 from semaphore_middleware.redis.scripts import assembled_file
-from shared_crawl.client import (
+from semaphore_middleware.shared_crawl.client import (
     SCRIPTS,
     CrawlClient,
     Demand,
@@ -21,11 +21,11 @@ from shared_crawl.client import (
     Queued,
     TakenRequest,
 )
-from shared_crawl.codec import stored
-from shared_crawl.keys import Places
-from shared_crawl.prefetch import MAX_READY, PREFETCH_TARGET, SITE_BATCH
-from shared_crawl.serializer import Serializer
-from shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.codec import stored
+from semaphore_middleware.shared_crawl.keys import Places
+from semaphore_middleware.shared_crawl.prefetch import MAX_READY, PREFETCH_TARGET, SITE_BATCH
+from semaphore_middleware.shared_crawl.serializer import Serializer
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.servers import RedisServer
 
 PACKAGE = SCRIPTS["sync"].package

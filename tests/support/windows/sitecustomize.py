@@ -16,10 +16,6 @@ import time
 import types
 from typing import Any
 
-PACKAGES = {
-    *("semaphore_middleware", "shared_crawl"),
-    *("semaphore_clients", "semaphore_console", "semaphore_report"),
-}
 NO_MODULES = {"fcntl", "grp", "pwd", "resource", "termios", "tty"}
 LACKS = {
     os: "O_NOFOLLOW fchmod fork geteuid getgid getuid killpg mkfifo register_at_fork setsid uname",
@@ -45,7 +41,7 @@ class OnWindows(types.ModuleType):
 
 
 def is_ours(name: object) -> bool:
-    return str(name).partition(".")[0] in PACKAGES
+    return str(name).partition(".")[0] == "semaphore_middleware"
 
 
 on_windows = {module.__name__: OnWindows(module, lacks) for module, lacks in LACKS.items()}

@@ -1,0 +1,142 @@
+"""Transports for httpx. Each takes a permit of the host for each request, redirects included."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import httpx
+
+from semaphore_middleware.clients import scope_of
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.core.sync import SyncSemaphore
+    from semaphore_middleware.model.limits import GivenLimit
+
+
+class AsyncSemaphoreTransport(httpx.AsyncBaseTransport):
+    """A transport for `httpx.AsyncClient`. Each request needs a permit of its host.
+
+        transport = AsyncSemaphoreTransport(semaphore, limit=2)
+        async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
+            await client.get("https://example.com/")
+
+    - `semaphore`: it is open while requests are made.
+    - `limit`: of each host, as `FairSemaphore.acquire` takes it.
+    - `timeout`: seconds that a request waits for its permit at most; None: as long as it takes.
+      The client's own timeouts begin after that.
+    - `transport`: it makes the requests; by default an `httpx.AsyncHTTPTransport()`. The client's
+      options of connections, as `verify` and `proxy`, belong there.
+
+    A permit is given back when the body of the response has been read, or the response is closed.
+    If it is lost before that, the request ends with `PermitLostError`. A request raises what
+    `FairSemaphore.acquire` raises, and `SettingsError` for a URL without a host.
+    """
+
+    def __init__(
+        self,
+        semaphore: FairSemaphore,
+        limit: GivenLimit,
+        timeout: float | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._semaphore = semaphore
+        self._limit = limit
+        self._timeout = timeout
+        self._transport = transport or httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Called by httpx."""
+        scope = scope_of(str(request.url))
+        permit = await self._semaphore.acquire(scope, self._limit, self._timeout)
+        try:
+            with permit.until_lost():
+                response = await self._transport.handle_async_request(request)
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+        except BaseException:
+            permit.release()
+            raise
+        return _with_body(response, _AsyncBody(response.stream, permit))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+
+class SemaphoreTransport(httpx.BaseTransport):
+    """The same for `httpx.Client`, with a `SyncSemaphore`.
+
+    If a permit is lost, the request runs on, and then raises `PermitLostError`.
+    """
+
+    def __init__(
+        self,
+        semaphore: SyncSemaphore,
+        limit: GivenLimit,
+        timeout: float | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._semaphore = semaphore
+        self._limit = limit
+        self._timeout = timeout
+        self._transport = transport or httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Called by httpx."""
+        scope = scope_of(str(request.url))
+        with ExitStack() as held:
+            held.enter_context(self._semaphore.permit(scope, self._limit, self._timeout))
+            response = self._transport.handle_request(request)
+            assert isinstance(response.stream, httpx.SyncByteStream)
+            return _with_body(response, _Body(response.stream, held.pop_all()))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+
+class _AsyncBody(httpx.AsyncByteStream):
+    def __init__(self, body: httpx.AsyncByteStream, permit: Permit) -> None:
+        self._body = body
+        self._permit = permit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = aiter(self._body)
+        while True:
+            # Only here: what the caller does with a chunk is not ours to cancel.
+            with self._permit.until_lost():
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._body.aclose()
+        finally:
+            self._permit.release()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, body: httpx.SyncByteStream, held: ExitStack) -> None:
+        self._body = body
+        self._held = held
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._body
+
+    def close(self) -> None:
+        with self._held:
+            self._body.close()
+
+
+def _with_body(
+    response: httpx.Response, body: httpx.AsyncByteStream | httpx.SyncByteStream
+) -> httpx.Response:
+    """The response with another body, of which nothing has been read."""
+    return httpx.Response(
+        response.status_code, headers=response.headers, stream=body, extensions=response.extensions
+    )

@@ -1,0 +1,275 @@
+"""What only a node knows, for Prometheus, served by prometheus_client; and labels for scopes.
+
+Import it only where metrics are wanted: without them a crawl needs no prometheus_client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    Metric,
+    start_http_server,
+)
+
+from semaphore_middleware.console.auth import HEAD_TIMEOUT_S
+from semaphore_middleware.core.observer import (
+    AcquireTimedOut,
+    BackoffStarted,
+    Event,
+    FailedAtOnce,
+    HostDown,
+    ObservedSemaphore,
+    Observer,
+    PermitGranted,
+    PermitLost,
+    ProcessStalled,
+    Reconnected,
+    RoundTrip,
+    SiteWalled,
+    StatementRefused,
+    StoreLost,
+)
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.redis.location import Server
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "scrapy_semaphore_"
+
+WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+NAMED_SCOPES_MAX = 50  # scopes with labels of their own, as long as a process lives
+# The first so many scopes get a label at once, later ones when they are busy.
+FIRST_NAMED_SCOPES = 25
+BUSY_SCOPE_PERMITS = 100  # permits of a busy scope, at least
+COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
+OTHERS = "(others)"  # the label of all further scopes together
+LABEL_CHARS_MAX = 100  # a longer scope is cut
+
+COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
+    PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
+    BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
+    HostDown: ("hosts_down", "Sites that this node was the first to find down."),
+    SiteWalled: ("walled", "Sites that this node was the first to find walled."),
+    FailedAtOnce: ("failed_at_once", "Requests not made, because their site is down or walled."),
+    AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),
+    Reconnected: ("reconnects", "Connections to the server that were lost."),
+    StoreLost: ("store_losses", "Times the server had lost its data, or was replaced."),
+    StatementRefused: (
+        "refused_statements",
+        "Statements of this node that the server could make no sense of.",
+    ),
+}
+
+
+class ScopeLabels:
+    """The labels of scopes: a few have one of their own, all others share "(others)".
+
+    Prometheus keeps every label it ever saw, and a broad crawl has too many sites for that.
+    So the first scopes get a label, then some busy ones. A label is never taken back: a counter
+    moved to another label would fall at the old and jump at the new. For the same reason, the
+    earlier counts of a newly labelled scope stay with the others.
+
+    `permits_of` returns how many permits of a scope were counted.
+    """
+
+    def __init__(self, permits_of: Callable[[str], int]) -> None:
+        self._permits_of = permits_of
+        self.of_own: dict[str, str] = {}
+        """By scope: labels of their own."""
+        self._has_others = False
+
+    def label_of(self, scope: str) -> str:
+        """The label of a scope."""
+        label = self.of_own.get(scope)
+        if label is None:
+            number = len(self.of_own)
+            label = scope_label(scope)
+            is_busy = number < NAMED_SCOPES_MAX and self._permits_of(scope) >= BUSY_SCOPE_PERMITS
+            if label == OTHERS or not (number < FIRST_NAMED_SCOPES or is_busy):
+                self._has_others = True
+                return OTHERS
+            self.of_own[scope] = label
+        return label
+
+    @property
+    def all(self) -> list[str]:
+        """All labels. `OTHERS` is among them before its first scope: its counts begin at 0."""
+        labels = [*self.of_own.values()]
+        if self._has_others or len(self.of_own) >= FIRST_NAMED_SCOPES:
+            labels.append(OTHERS)
+        return labels
+
+
+class Visit(WSGIRequestHandler):
+    """One visitor's request, in a thread of its own."""
+
+    def handle(self) -> None:
+        """Answer the request; one whose head has not come in time is over."""
+        deadline = threading.Timer(HEAD_TIMEOUT_S, self._end_reading)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            with suppress(ConnectionError):  # the visitor has left
+                super().handle()
+        finally:
+            deadline.cancel()
+
+    def _end_reading(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+
+    def log_message(self, *_: object) -> None:
+        """Visits are not logged."""
+
+
+class Metrics(Observer):
+    """Counts a node's events, and serves the counts to Prometheus.
+
+    Visitors are served in threads. Counters and histograms are counted on the event loop and have
+    locks of their own.
+    """
+
+    kinds = (PermitGranted, ProcessStalled, RoundTrip, *COUNTERS)
+
+    def __init__(self, options: NodeOptions, _server: Server) -> None:
+        assert options.metrics is not None, "its option is on"
+        self._address = str(options.metrics)
+        self._server: WSGIServer | None = None
+        self._permits: Tally[str] = Tally()  # by scope
+        self._labels = ScopeLabels(self._permits.__getitem__)
+        common: dict[str, Any] = {"registry": None, "namespace": PREFIX.rstrip("_")}
+        of_scope = {"labelnames": ["scope"], **common}
+        self._handed_on = Counter(
+            "permits_handed_on",
+            "Permits that requests of this node got from its own, without a call.",
+            **of_scope,
+        )
+        self._waits = Histogram(
+            "wait_seconds",
+            "From asking for a permit to getting it.",
+            buckets=WAIT_BUCKETS_S,
+            **of_scope,
+        )
+        self._series: dict[str, tuple[Counter, Histogram]] = {}  # of these, by label
+        self._counters = {
+            kind: Counter(name, text, **common) for kind, (name, text) in COUNTERS.items()
+        }
+        self._round_trips = Histogram(
+            "server_round_trip_seconds",
+            "From sending a call to the server to its answer.",
+            buckets=ROUND_TRIP_BUCKETS_S,
+            **common,
+        )
+        self._stalls = Counter(
+            "loop_stall_seconds",
+            "For how long the event loop was blocked, or the process stopped, in long stalls.",
+            **common,
+        )
+        self._node_info = Info("node", "This node's name elsewhere.", **common)
+        self._registry = CollectorRegistry()  # not the host process's
+        self._registry.register(self)
+
+    async def open(self, semaphore: ObservedSemaphore) -> None:
+        """Serve the metrics. A taken port must not end a crawl, so it is only logged."""
+        self._node_info.info({"node": semaphore.node})
+        host, _, port = self._address.rpartition(":")
+        try:
+            # In a thread, as it looks names up.
+            server, _ = await asyncio.to_thread(
+                start_http_server, int(port), host.strip("[]"), self._registry
+            )
+        except OSError as error:
+            logger.warning(
+                "SEMAPHORE_METRICS = %r: cannot listen there (%s). This node goes on without "
+                "metrics; allowed are an address of this machine, and a port for each node, or 0 "
+                "for any free one.",
+                self._address,
+                error.strerror or error,
+            )
+        else:
+            server.RequestHandlerClass = Visit
+            self._server = server
+            address = f"{host}:{server.server_address[1]}"
+            logger.info("Metrics for Prometheus are at http://%s/metrics", address)
+
+    async def close(self) -> None:
+        """Free the port, even if there is no time to wait for the server's thread."""
+        server = self._server
+        self._server = None
+        if server is not None:
+            with suppress(OSError):  # not every system allows it
+                # Wakes the thread, which looks only twice a second whether it is to end.
+                server.socket.shutdown(socket.SHUT_RDWR)
+            try:
+                await asyncio.to_thread(server.shutdown)
+            finally:
+                server.server_close()
+
+    def on_event(self, event: Event) -> None:
+        kind = type(event)
+        if isinstance(event, PermitGranted):
+            self._count_permit(event.permit.scope)
+            label = self._labels.label_of(event.permit.scope)
+            handed_on, waits = self._series_of(label)
+            if event.handed_on:
+                handed_on.inc()
+            waits.observe(event.permit.wait)
+        elif isinstance(event, RoundTrip):
+            self._round_trips.observe(event.seconds)
+        elif isinstance(event, ProcessStalled):
+            self._stalls.inc(event.seconds)
+        elif kind in self._counters:
+            self._counters[kind].inc()
+
+    def _count_permit(self, scope: str) -> None:
+        self._permits[scope] += 1
+        if len(self._permits) > COUNTED_SCOPES_MAX:
+            busiest = dict(self._permits.most_common(COUNTED_SCOPES_MAX // 2))
+            self._permits.clear()
+            self._permits.update(busiest)
+
+    def _series_of(self, label: str) -> tuple[Counter, Histogram]:
+        if label not in self._series:
+            self._series[label] = self._handed_on.labels(label), self._waits.labels(label)
+        return self._series[label]
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as they are now. The registry calls it, in a visitor's thread."""
+        for metric in (
+            self._handed_on,
+            self._waits,
+            *self._counters.values(),
+            self._round_trips,
+            self._stalls,
+            self._node_info,
+        ):
+            for family in metric.collect():
+                # `disable_created_metrics` would do it too, but for the whole host process.
+                family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+                yield family
+
+
+def scope_label(scope: str) -> str:
+    """A scope's name as Prometheus can keep it: valid UTF-8, and short."""
+    name = scope.encode("utf-8", "backslashreplace").decode()
+    if name == scope and len(name) <= LABEL_CHARS_MAX:
+        return name
+    digest = sha256(encoded(scope)).hexdigest()
+    return f"{name[:LABEL_CHARS_MAX]}~{digest[:8]}"

@@ -1,0 +1,111 @@
+"""Reads the history of a site from the server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.model.rules import LoggedChange
+from semaphore_middleware.redis.protocol import batches
+from semaphore_middleware.redis.scripts import Call, run_scripts
+from semaphore_middleware.report.history import History, Minute, ObeyedFile, Pause
+from semaphore_middleware.report.keys import HistoryKeys
+from semaphore_middleware.report.records import MINUTE, PAUSE
+from semaphore_middleware.report.scripts import READ_HISTORY
+
+HOURS_PER_CALL = 24
+SILENT_S = 90.0
+"""After a silence this long a node has ended: a living one writes each minute."""
+
+
+async def read_history(admin: Admin, scope: str, period: float) -> History:
+    """The history of a scope in the last `period` seconds, as far as the server keeps it. The last
+    minute may not be in it yet. Changes nothing on the server.
+
+    Raises what `Admin` does.
+    """
+    changes = await admin.changes()
+    keys = HistoryKeys(admin.prefix)
+    of_all = [
+        ("TIME",),
+        ("ZRANGE", keys.nodes, 0, -1, "WITHSCORES"),
+        ("HGETALL", keys.of_files(scope)),
+    ]
+    async with admin.connected() as connection:
+        (seconds, _), nodes, files = await connection.execute(of_all)
+        until = int(seconds)
+        hours = range(int(until - period) // 3600, until // 3600 + 1)
+        fields: list[tuple[int, Sequence[bytes]]] = []
+        for some in batches(hours, HOURS_PER_CALL):
+            call = Call(READ_HISTORY, [keys.of_hour(scope, hour) for hour in some], ())
+            (replies,) = await run_scripts(connection, [call])
+            fields += zip(some, replies, strict=True)
+    since = until - period
+    minutes, pauses, jobs = _read_hours(fields)
+    return History(
+        scope=scope,
+        since=since,
+        until=until,
+        minutes=tuple(sorted(minute for minute in minutes if since - 60 < minute.at)),
+        pauses=tuple(sorted(pause for pause in pauses if since < pause.at)),
+        changes=tuple(_changes_of(scope, changes, since)),
+        robotstxt=tuple(_read_files(files)),
+        ended=tuple((node, at) for node, at in _read_nodes(nodes) if since < at < until - SILENT_S),
+        jobs=dict(jobs),
+    )
+
+
+def _changes_of(
+    scope: str, changes: Iterable[LoggedChange], since: float
+) -> Iterator[LoggedChange]:
+    """The changes of the scope's rules, and before them those of the rules in force at `since`."""
+    fitting = [change for change in changes if change.fits(scope)]
+    last_before = {change.name: change for change in fitting if change.at <= since}
+    for change in fitting:
+        if since < change.at or (change.rule and change is last_before[change.name]):
+            yield change
+
+
+def _read_hours(
+    hours: Iterable[tuple[int, Sequence[bytes]]],
+) -> tuple[list[Minute], list[Pause], Counter[str]]:
+    """The minutes, the pauses and the requests by job, from the fields of hours."""
+    minutes: list[Minute] = []
+    pauses: list[Pause] = []
+    jobs = Counter[str]()
+    for hour, fields in hours:
+        for name, value in zip(fields[::2], fields[1::2], strict=True):
+            kind, _, rest = name.decode().partition(":")
+            if kind == "job":
+                jobs[rest or "-"] += int(value)
+            elif kind == "pause":
+                pauses += _read_pause(int(rest), *PAUSE.unpack_from(value))
+            else:
+                minutes.append(Minute(3600 * hour + 60 * int(kind), *MINUTE.values(value)))
+    return minutes, pauses, jobs
+
+
+def _read_pause(
+    at: int, length: float, asked: float, refused: float, last: float
+) -> Iterator[Pause]:
+    """The pause, unless its cause is unknown: the node that saw it was killed before writing it."""
+    if refused >= 0:
+        times = at / 1000, length / 1000, asked / 1000
+        yield Pause(*times, refused == 1, last / 1000 if last >= 0 else None)
+
+
+def _read_nodes(reply: Sequence[bytes]) -> Iterator[tuple[str, float]]:
+    """Nodes without a last batch, each with the time of its newest one."""
+    for node, at in zip(reply[::2], reply[1::2], strict=True):
+        yield node.decode(), float(at) / 1000
+
+
+def _read_files(files: Sequence[bytes]) -> Iterator[ObeyedFile]:
+    """The robots.txt files of a host, the oldest first."""
+    known = dict(zip(files[::2], files[1::2], strict=True))
+    for name in sorted(known):
+        at, _, origin = name.decode().partition(" ")
+        if at.isdigit():
+            last = int(known[b"last " + origin.encode()]) / 1000
+            yield ObeyedFile.read(int(at) / 1000, origin, last, known[name])

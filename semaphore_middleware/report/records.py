@@ -1,0 +1,26 @@
+"""The history's records, as its scripts take and keep them (see the kernel's `redis.records`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from semaphore_middleware.redis.records import NUMBER, Record, numbers_of
+from semaphore_middleware.report.history import HIGHEST, Minute
+
+MINUTE = Record(numbers_of(Minute))
+# A pause that began at a site: the field "pause:<wall clock>" of the hash of an hour. Times are in
+# milliseconds. Of what several nodes note of a pause the highest numbers count.
+PAUSE = Record(
+    {
+        "length": NUMBER,
+        "asked": NUMBER,  # by the site itself; 0: it named no time
+        "refused": NUMBER,  # 1: the site refused a request; 0: it did not; -1: no node saw why
+        "last": NUMBER,  # how long after its beginning the last request began; -1: none did
+    }
+)
+RECORDS: Mapping[str, Record] = {
+    "minute": MINUTE,
+    "pause": PAUSE,
+    "highest": Record(dict.fromkeys(HIGHEST, NUMBER)),
+}
+"""Records by their names in scripts."""

@@ -1,0 +1,650 @@
+"""Calls of a node to the Redis server of a shared crawl, and the replies."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.model import chance
+from semaphore_middleware.model.hosts import decoded, encoded
+from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.link import Link
+from semaphore_middleware.redis.protocol import batches
+from semaphore_middleware.redis.rights import try_rights
+from semaphore_middleware.redis.scripts import Call, Script, run_scripts
+from semaphore_middleware.shared_crawl.counts import Counts, commands_for
+from semaphore_middleware.shared_crawl.identity import other_work
+from semaphore_middleware.shared_crawl.keys import CrawlKeys, index_key, site_of
+from semaphore_middleware.shared_crawl.nodes import CrawlNode, Holdings, nodes_commands
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from semaphore_middleware.shared_crawl.sums import NO_STATS
+
+VERSION = "6"
+"""The version of keys and scripts: nodes share a run only with nodes of the same one. Change it if
+nodes of the one before would not understand what is new.
+"""
+CALL_TIMEOUT_S = 3.0
+TRIES_BEFORE_ALONE = 2  # as in common.lua
+RETRIED_AT_ONCE = 500  # requests in a call
+PLACES_PER_CALL = 500  # of requests that are read
+
+NODES_SCRIPTS = ("join", "sync", "idle", "keep", "leave", "retry")
+SCRIPTS = {
+    name: Script(name, "semaphore_middleware.shared_crawl")
+    for name in (*NODES_SCRIPTS, "take_starts", "end")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """An encoded request to be queued. Sent twice with the same place, it is queued once."""
+
+    place: bytes
+    data: bytes
+    fingerprint: bytes = b""  # queued only if no other request had it; empty: queued in any case
+    claim: bytes = b""  # queued only if no other request has fulfilled this claim
+    of_run: bool = False  # fingerprints of earlier runs do not count
+
+
+def unreadable_start(claim: bytes) -> NewRequest:
+    """A stand-in for a new request: the text of this claim is none, and is set aside."""
+    return NewRequest(b"", b"", claim=claim)
+
+
+class Outcome(Enum):
+    """The result of a request."""
+
+    NOTHING = b"0"
+    """It was dropped, or another request has replaced it."""
+    PAGE = b"1"
+    """The spider got a response; if it has the status of a server's error, by a callback."""
+    FAILED = b"2"
+    """No response, or a server's error that no callback got. It is kept for another try."""
+    REFUSED = b"3"
+    """It names a class that this node does not take from the server. It is set aside."""
+
+
+@dataclass(slots=True)
+class TakenRequest:
+    """An encoded request, from when this node takes it until it is finished."""
+
+    place: bytes
+    data: bytes
+    tries: int = 0  # nodes that have died with it, or could not read it
+    outcome: Outcome = Outcome.NOTHING
+    is_given_up: bool = False  # left to other nodes
+
+    @property
+    def is_alone(self) -> bool:
+        """True if it is to be done while the node does nothing else."""
+        return self.tries >= TRIES_BEFORE_ALONE
+
+    @property
+    def site(self) -> str:
+        """Its site, by the place in the queue."""
+        return site_of(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The number of requests that a node would take, and from where. The sites take turns."""
+
+    requests: int = 0  # at most
+    per_site: int = 0  # at most
+    skipped_sites: frozenset[str] = frozenset()
+    suspect: bool = True  # one node may have failed with one of them
+    alone: bool = False  # if there are no others: one request with which two nodes have failed
+
+
+NO_DEMAND = Demand()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The places of a node's requests that are not known to be finished on the server."""
+
+    ready: Sequence[bytes]
+    """Not started yet."""
+    started: Sequence[bytes]
+
+
+class Queued(Enum):
+    """Whether a new request was queued."""
+
+    DUPLICATE = 0
+    YES = 1
+    OVER_BUDGET = 2
+    """Its site has all the pages allowed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The server's reply to `CrawlClient.join`."""
+
+    unfinished: int  # requests
+    identity: dict[str, str]  # of the run's nodes, if known
+    was_stopped: bool  # the run goes on after all its nodes had left it
+    left: int = 0  # requests of the run before, which nobody will do
+    forgotten: int = 0  # requests set aside or failed in the run before
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """The server's reply to `CrawlClient.sync`."""
+
+    queued: list[Queued]  # for each new request
+    taken: list[TakenRequest]
+    lease_expired: bool  # before this call: all of the node's requests went back to the queues
+    set_aside: list[bytes]  # data of requests tried too often
+    lost: int = 0  # requests of which the server has no data any more
+
+
+class NextStep(Enum):
+    """The next step of a node without requests."""
+
+    TAKE_MORE = b"more"
+    TAKE_STARTS = b"starts"
+    """A dead node has begun to queue some, or `retry` has put them back."""
+    WAIT = b"wait"
+    CLOSE = b"done"
+    CLOSE_UNDONE = b"undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What an ended run lacks: numbers of requests."""
+
+    set_aside: int = 0
+    failed: int = 0
+    left: int = 0  # in the queues
+    lost: int = 0  # the server has no data of them any more
+
+
+NOTHING_MISSING = Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """The nodes that an idle one waits for."""
+
+    nodes: int
+    node: str  # one of them
+    taken: int  # requests that this one has taken
+
+
+@dataclass(frozen=True, slots=True)
+class IdleReply:
+    """The server's reply to `CrawlClient.idle`."""
+
+    next_step: NextStep
+    wait_s: float  # ask again after this time at the latest
+    set_aside: list[bytes]  # data of requests tried too often
+    lease_expired: int  # 1: the node had no lease, or none any more
+    queued_again: int = 0  # requests that were lost from the queues
+    missing: Missing = NOTHING_MISSING  # if the crawl ends
+    at_work: AtWork | None = None  # if other nodes are
+
+
+class RunOverError(Exception):
+    """This node's run of the crawl is over."""
+
+    def __init__(self, text: str, missing: Missing = NOTHING_MISSING) -> None:
+        super().__init__(text)
+        self.missing = missing
+        """What the run lacks, if it has ended."""
+
+
+class Ending(Enum):
+    """The reply to an operator who ends a crawl."""
+
+    NOW = b"now"
+    LATER = b"later"
+    """As soon as the queues are empty."""
+    NO_RUN = b"none"
+    """No run is under way."""
+
+
+class CrawlEndedError(RunOverError):
+    """The crawl has ended: before this node joined, or without it."""
+
+    def __init__(
+        self, missing: Missing, ago: float = 0.0, run: bytes = b"", in_common: bytes = b""
+    ) -> None:
+        super().__init__("the crawl has ended", missing)
+        self.ago = ago
+        """Seconds since then, by the server's wall clock. Set by `join`, as the other two."""
+        self.run = run
+        """The id of the run."""
+        self.identity: dict[str, str] = json.loads(in_common or b"{}")
+        """The identity of its nodes; empty if none took part."""
+
+
+class NotDoneError(RunOverError):
+    """The run is over without any page, or with lost requests."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__("the crawl is not done", missing)
+
+
+class WrongTypeError(Exception):
+    """The users' key has a type that cannot contain start requests."""
+
+
+class OtherCrawlError(Exception):
+    """The crawl of this name has another spider, other arguments, or another version."""
+
+    def __init__(
+        self, identity: dict[str, str], text: str = "the crawl of this name is another one"
+    ) -> None:
+        super().__init__(text)
+        self.identity = identity
+        """The identity of that crawl's nodes."""
+
+
+class OtherVersionError(OtherCrawlError):
+    """The crawl's run is one of another `VERSION`."""
+
+    def __init__(self, crawl: str, version: bytes) -> None:
+        super().__init__(
+            {},
+            f"the crawl {crawl!r} is in use by another version of this package (shared crawl "
+            f"{version.decode('utf-8', 'replace') or '1'}, this one uses {VERSION}): let that one "
+            f"end it; or forget it, with scrapy frontier drop {crawl}",
+        )
+
+
+class OtherRunError(OtherCrawlError):
+    """Nodes take part in a run of another name."""
+
+    def __init__(self, crawl: str, run: bytes, own: str) -> None:
+        name = run.decode("utf-8", "replace")
+        named = f"the run {name!r}" if name else "a run without a name"
+        super().__init__(
+            {},
+            f"nodes take part in {named} of the crawl {crawl!r}: the run {own!r} can begin when "
+            "they have left",
+        )
+
+
+class OtherBudgetsError(Exception):
+    """The nodes of the crawl have other budgets."""
+
+    def __init__(self, budgets: dict[str, int]) -> None:
+        super().__init__("the nodes of the crawl have other budgets")
+        self.budgets = budgets
+        """Those of the crawl's nodes, by setting."""
+
+
+class CrawlLostError(RunOverError):
+    """The server has lost the crawl: all queued requests and all fingerprints."""
+
+    def __init__(self, _: Missing) -> None:
+        super().__init__("the server has lost the crawl")
+
+
+OVER = {  # by a script's reply
+    b"ended": CrawlEndedError,
+    b"undone": NotDoneError,
+    b"lost": CrawlLostError,
+}
+
+
+class CrawlClient:
+    """One node's calls to the server. Stores no requests itself. Not for concurrent calls.
+
+    A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
+
+        run       hash    id: random, new for each run of the crawl; its version; its name, and the
+                          last names; its nodes' identity; pages fetched; the crawl's clock; when
+                          the run has ended; the id before; the last run that is not done; whether
+                          an operator ends it, or has dropped it; the budgets; the salt of shortened
+                          fingerprints; whether `seen` has times; how many requests are unfinished,
+                          and at the end, left and lost; how many the run before has lost; where
+                          looking for those that no queue has, and for claims of dead nodes, goes on
+        nodes     zset    node -> until when it counts, ms; without those that are stopping
+        working   zset    node -> end of its lease, ms
+        seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
+                          runs with times: bucket -> some of them; count -> how many
+        requests  hash    place -> request: all unfinished ones
+        queue     zset    places of the requests to be taken, in order
+        sites     zset    site with queued requests -> turn, the lowest is next
+        taken     zset    node, zero byte, place, how many nodes have failed with it (a digit),
+                          when it was taken (4 bytes, s): taken and not finished
+        suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
+        aside     hash    place -> request: tried three times; no node gets it. And id of a claim
+                          -> its value: no node could read it
+        failed    hash    place -> request: has brought no page
+        hungry    zset    waiting node -> the last offer that it has seen
+        claims    hash    id -> node, zero byte, text: start requests not queued yet
+        budgets   hash    site -> its pages; site, zero byte -> how many of its requests are taken
+        stats     hash    node, zero byte, name -> this node's number; node, zero byte -> when it
+                          came, by the crawl's clock; zero byte, name -> the sum of nodes that have
+                          gone
+
+    A node works from when it joins until it is idle, and again from when it takes a request. While
+    it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
+    the server, the node counts as dead. The next call of any node that takes requests or is idle
+    puts the dead node's requests back, as suspects (docs/shared-crawl.md has their rules), or if it
+    was stopping, as they were. A node that was only silent reports later what it has finished; that
+    counts if no other was quicker.
+
+    The crawl is done when no node works and `requests` has none but those over the budgets. If that
+    is more than what is queued, keys were evicted or deleted, and the rest is queued again. At the
+    end all keys but `run` and `stats` are deleted. These two are kept for 30 days, so that a node
+    that is started late, or again, does not begin the crawl once more. If requests were set aside
+    or have failed, these, `seen` and `budgets` are kept, too. A run without a page is not done: the
+    next node goes on with what has failed, or begins anew. So it does if the server has lost data
+    of requests.
+
+    A waiting node has a channel of its own, `node:<node>`: a message tells it to ask again. A
+    server at its `maxmemory` refuses joining nodes and new requests; everything else goes on there.
+
+    Calls raise `ServerUnreachableError` if the server cannot be reached just now. Then the call may
+    have been executed, and can be repeated. They raise `ServerRefusedError` if waiting would not
+    help.
+    """
+
+    def __init__(self, settings: CrawlSettings) -> None:
+        """Raises `SettingsError` for a wrong URL."""
+        self.settings = settings
+        self.keys = CrawlKeys(settings.prefix, settings.name)
+        server = settings.server(CALL_TIMEOUT_S, self.keys.hash_tag)
+        self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
+        self.run = self.run_before = self._salt = b""  # none joined yet
+        # A process that reuses a dead one's name is another node.
+        self.node = f"{settings.node}:{chance.token(4)}"
+        self.channel = self.keys.channels + encoded(self.node)
+
+    async def check_rights(self) -> None:
+        """Try all calls of a node on the server, and leave nothing there.
+
+        Raises `ServerRefusedError`, with the missing rights.
+        """
+        keys = self.keys
+        async with self.link.use() as connection:
+            scripts = [SCRIPTS[name] for name in NODES_SCRIPTS]
+            await try_rights(connection, keys.trial, keys.all, keys.tag, scripts)
+        await self.link.check_subscription([self.channel])
+
+    # Calls --------------------------------------------------------------------------------------
+
+    async def join(
+        self, identity: dict[str, str] | None = None, new_run: bool = False, after: bytes = b""
+    ) -> Joined:
+        """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
+        last one has ended, with `after` if that one has this id. If that one has fetched nothing,
+        go on with what has failed in it, or begin it anew. If the settings name another run, begin
+        that one as soon as no node takes part in the last one. `identity` must be equal on all
+        nodes; a caller that takes no requests has None, and changes no budgets.
+
+        Raises `CrawlEndedError` if the run has ended, `OtherCrawlError`, its `OtherVersionError`
+        and `OtherRunError`, and `OtherBudgetsError`.
+        """
+        packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
+        budgets = self.settings.budgets.values()
+        run, rest = b"again", []
+        while run == b"again":
+            run, *rest = await self._call(
+                "join",
+                chance.token(8),
+                packed,
+                int(new_run) or after,
+                encoded(self.settings.run_name),
+                *budgets,
+                more_keys=() if self.link.server.is_cluster else (index_key(self.settings.prefix),),
+                though_full=False,
+            )
+        if run == b"ended":
+            ago_ms, of_run, in_common, *missing = rest
+            raise CrawlEndedError(Missing(*missing), ago_ms / 1000, of_run, in_common)
+        if run == b"other":
+            raise OtherCrawlError(json.loads(rest[0]))
+        if run == b"budgets":
+            raise OtherBudgetsError(dict(zip(self.settings.budgets, rest, strict=True)))
+        if run == b"run":
+            raise OtherRunError(self.settings.name, rest[0], self.settings.run_name)
+        if run == b"failed":
+            is_other = identity is not None and other_work(identity, json.loads(rest[0] or b"{}"))
+            if not is_other:
+                await self.retry()
+            return await self.join(identity, bool(is_other))
+        self.run = run
+        unfinished, in_common, run_before, self._salt, was_stopped, *gone = rest
+        self.run_before = run_before or self.run_before  # its id is lost with the run
+        return Joined(unfinished, json.loads(in_common or b"{}"), bool(was_stopped), *gone)
+
+    async def sync(
+        self,
+        new: Sequence[NewRequest] = (),
+        finished: Sequence[TakenRequest] = (),
+        demand: Demand = NO_DEMAND,
+        working: bool = False,
+        unreadable: Sequence[TakenRequest] = (),
+        stats: Mapping[str, int] = NO_STATS,
+        stopping: bool = False,
+        held: Held | None = None,
+    ) -> SyncReply:
+        """Queue new requests, forget finished ones, give back unreadable ones, store the node's
+        numbers, take other requests: in this order.
+
+        After a call whose reply was lost, the next one names what is `held`: the server gives back
+        what the node does not know of.
+
+        If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
+        or if something is taken. A node that is `stopping` takes nothing; what it holds when it is
+        cut off goes back without blame. Raises `RunOverError`.
+        """
+        queued, taken, lease_expired, *rest = await self._call(
+            "sync",
+            int(working),
+            int(stopping),
+            len(new),
+            *itertools.chain.from_iterable(map(self._new_fields, new)),
+            *_fields(finished),
+            *_fields(unreadable),
+            *_held_fields(held),
+            *_pairs(stats),
+            demand.requests,
+            demand.per_site,
+            int(demand.suspect),
+            int(demand.alone),
+            *map(encoded, demand.skipped_sites),
+            though_full=not new,
+        )
+        return SyncReply(list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), *rest)
+
+    async def keep(self, connection: Connection) -> bool:
+        """Renew this node's lease while its event loop is blocked, from another thread, over
+        another connection. False if it has none.
+        """
+        (works,) = await run_scripts(connection, [self._pack("keep", (), self.keys.all)])
+        return bool(works)
+
+    async def idle(
+        self, finished: Sequence[TakenRequest] = (), wait: bool | float = False
+    ) -> IdleReply:
+        """Stop working. If no node works and nothing is queued, this ends the crawl, unless it is
+        to `wait`: for so many seconds, or with True until an operator ends it.
+
+        Raises `RunOverError`.
+        """
+        wait_s = LONGEST_S if wait is True else wait
+        step, wait_ms, set_aside, lease_expired, queued_again, *more = await self._call(
+            "idle", *_fields(finished), round(1000 * wait_s)
+        )
+        next_step = NextStep(step)
+        missing, at_work = NOTHING_MISSING, None
+        if next_step in (NextStep.CLOSE, NextStep.CLOSE_UNDONE):
+            missing = Missing(*more)
+        elif more:
+            nodes, node, taken = more
+            at_work = AtWork(nodes, decoded(node), taken)
+        return IdleReply(
+            next_step, wait_ms / 1000, set_aside, lease_expired, queued_again, missing, at_work
+        )
+
+    async def take_starts(self, key: str | None, most: int) -> list[tuple[bytes, bytes]]:
+        """Take start requests from the users' key, if there is one, and claims that no living node
+        has: the ids of claims, and the texts. A new request fulfils a claim. Claims without one are
+        given to this node again, so it must have none.
+
+        Raises `RunOverError`, and `WrongTypeError` for a key of another type.
+        """
+        more_keys = () if key is None else (encoded(key),)
+        found, wrong_type = await self._call(
+            "take_starts", most, chance.token(4), more_keys=more_keys
+        )
+        if wrong_type:
+            raise WrongTypeError(wrong_type.decode())
+        return list(zip(*[iter(found)] * 2, strict=True))
+
+    async def leave(
+        self, finished: Sequence[TakenRequest] = (), stats: Mapping[str, int] = NO_STATS
+    ) -> None:
+        """Leave the crawl, also if the reply to the call that joined it was lost. The node's
+        unfinished requests go back to the queues.
+        """
+        await self._call("leave", *_pairs(stats), *_fields(finished))
+
+    # What operators do; no run need have been joined --------------------------------------------
+
+    async def drop(self) -> bool:
+        """End the crawl for all nodes, done or not, and forget it. False if there is none."""
+        (ending,) = await self._call("end", "forget")
+        return Ending(ending) is not Ending.NO_RUN
+
+    async def end(self, at_once: bool = False) -> Ending:
+        """End the crawl for all nodes: when all that is queued is done, or at once.
+
+        Raises `OtherVersionError`.
+        """
+        (ending,) = await self._call("end", "now" if at_once else "later")
+        return Ending(ending)
+
+    async def retry(self) -> int | None:
+        """Put failed requests, and those set aside, back into the queues, and return their number;
+        None if there is no crawl. An ended crawl goes on with them when a node joins.
+
+        Raises `OtherVersionError`.
+        """
+        if not (await self.counts()).exists:
+            return None
+        total = 0
+        for part in ("aside", "failed"):
+            cursor = b"0"
+            while True:
+                count, cursor = await self._call("retry", part, cursor, RETRIED_AT_ONCE)
+                total += count
+                if cursor == b"0":
+                    break
+        return total
+
+    async def counts(self) -> Counts:
+        """The size of the crawl now."""
+        commands = commands_for(self.keys)
+        async with self.link.use() as connection:
+            return Counts.from_replies(await connection.execute(commands))
+
+    async def nodes(self) -> list[CrawlNode]:
+        """The nodes by name, and what they have taken."""
+        async with self.link.use() as connection:
+            holdings = Holdings(await connection.execute(nodes_commands(self.keys)))
+            places = holdings.oldest_places
+            data = []
+            for some in batches(places, PLACES_PER_CALL):
+                command = ("HMGET", self.keys.key("requests"), *some)
+                data += (await connection.execute([command]))[0]
+        return holdings.nodes(dict(zip(places, data, strict=True)))
+
+    async def stats(self) -> dict[str, int]:
+        """Sums over all nodes of the last run."""
+        command = ("HGETALL", self.keys.key("stats"))
+        async with self.link.use() as connection:
+            (fields,) = await connection.execute([command])
+        sums: Counter[str] = Counter()
+        for field, value in zip(*[iter(fields)] * 2, strict=True):
+            if name := field.rpartition(b"\0")[2]:  # else the time of the node's last ones
+                sums[name.decode()] += int(value)
+        return dict(sorted(sums.items()))
+
+    def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes, bytes]:
+        salt = self.run if new.of_run else self._salt
+        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, salt)
+        return new.place, new.data, fingerprint, new.claim
+
+    async def _call(
+        self,
+        name: str,
+        *arguments: Any,
+        more_keys: tuple[bytes, ...] = (),
+        though_full: bool = True,
+    ) -> Any:
+        call = self._pack(name, arguments, (*self.keys.all, *more_keys), though_full)
+        async with self.link.use() as connection:
+            (reply,) = await run_scripts(connection, [call], before_loading=self._check_life)
+        if reply and reply[0] == b"over":
+            raise OVER[reply[1]](Missing(*reply[2:]))
+        if reply and reply[0] == b"version":
+            raise OtherVersionError(self.settings.name, reply[1])
+        return reply
+
+    def _pack(
+        self, name: str, arguments: Sequence[Any], keys: Sequence[bytes], though_full: bool = True
+    ) -> Call:
+        settings = self.settings
+        packed = (
+            VERSION,
+            self.keys.channels,
+            encoded(self.node),
+            self.run,
+            round(settings.lease * 1000),
+            round(settings.recrawl_after),
+            *arguments,
+        )
+        return Call(SCRIPTS[name], keys, packed, though_full=though_full)
+
+    async def _check_life(self, connection: Connection) -> None:
+        """Check that a server that lacks the scripts is the one that is known: a proxy leads to
+        another one without notice.
+        """
+        await connection.check_server()
+        if connection.life != self.link.life:
+            self.link.life = connection.life
+            raise ServerUnreachableError(f"{self.link.server} was replaced by another server")
+
+
+def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:
+    """Eight bytes for a fingerprint of any length. Each crawl has a salt of its own, so that no
+    site can find URLs with equal bytes.
+    """
+    return hashlib.blake2b(fingerprint, digest_size=8, key=salt).digest()
+
+
+def _held_fields(held: Held | None) -> tuple[Any, ...]:
+    if held is None:
+        return (-1,)
+    places = (*held.ready, *held.started)
+    return (len(places), len(held.ready), *places)
+
+
+def _fields(finished: Sequence[TakenRequest]) -> Iterable[Any]:
+    yield len(finished)
+    for taken in finished:
+        yield from (taken.place, taken.outcome.value)
+
+
+def _pairs(stats: Mapping[str, int]) -> Iterable[Any]:
+    return len(stats), *itertools.chain.from_iterable(stats.items())
+
+
+def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:
+    for place, data, tries in zip(*[iter(reply)] * 3, strict=True):
+        yield TakenRequest(place, data, int(tries))

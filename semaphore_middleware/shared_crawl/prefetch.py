@@ -1,0 +1,269 @@
+"""A node's unfinished requests, and its demand for more."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from typing import Any
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
+from scrapy.pqueues import DownloaderAwarePriorityQueue
+from scrapy.squeues import FifoMemoryQueue
+from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.misc import build_from_crawler, load_object
+from twisted.python.failure import Failure
+
+from semaphore_middleware.scrapy.engine import (
+    PageIncompleteError,
+    RobotsTxtUnreadableError,
+    pass_over_saturated_scopes,
+)
+from semaphore_middleware.shared_crawl.client import (
+    NO_DEMAND,
+    Demand,
+    Held,
+    Outcome,
+    TakenRequest,
+)
+from semaphore_middleware.shared_crawl.engine import OpenSlots
+
+# Numbers of requests.
+PREFETCH_TARGET = 32  # ready at once, of sites that are not full
+SITE_BATCH = 8  # taken of one site in one call, at most
+SITE_ENOUGH = SITE_BATCH // 2  # ready of one site: no more of it are taken
+MAX_READY = 1000  # in all
+
+# Statuses of responses.
+LOWEST_ERROR = 500  # of the site's own errors
+TOO_MANY_REQUESTS = 429
+
+
+class Prefetch:
+    """A few requests taken ahead, so that the engine need not wait for the server. No I/O.
+
+    A request is ready until the engine starts it, and started until the engine has finished with
+    it. Ready requests are kept in a queue of the class in `SCHEDULER_PRIORITY_QUEUE`. That of the
+    add-on skips full sites, and so does Scrapy's own here: a site is full when its slot in the
+    downloader is. No requests of full sites are taken: here they could only wait, on the server any
+    node can take them.
+
+    At most `PREFETCH_TARGET` requests of sites that are not full are ready, plus up to
+    `SITE_BATCH + SITE_ENOUGH - 1` requests per site taken before the site was known to be full. In
+    all at most `MAX_READY` are ready.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._ready: dict[Request, TakenRequest] = {}
+        self._ready_of_site: Counter[str] = Counter()
+        self._queue = self._new_queue()
+        self._started: dict[Request, TakenRequest] = {}
+        self.is_closing = False
+        """The spider has begun to close."""
+        self.engine_waits = False
+        """The engine asked for a request, and none was ready."""
+        self.wants_more = False
+        """Requests are to be taken in the next call."""
+        # Set if the server had nothing to take: the skipped sites, where it may have more.
+        self._empty_except: frozenset[str] | None = None
+        self._is_notified = False  # since the last call was made
+
+    def _new_queue(self) -> Any:
+        queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
+        queue = build_from_crawler(
+            queue_class, self._crawler, downstream_queue_cls=FifoMemoryQueue, key=""
+        )
+        self.site_of: Callable[[Request], str] = getattr(queue, "site_of", _host_of)
+        is_full = getattr(queue, "is_full", None)
+        if is_full is None:
+            slots = OpenSlots(self._crawler, self._ready_of_site)
+            is_full = slots.is_full
+            if isinstance(queue, DownloaderAwarePriorityQueue):
+                pass_over_saturated_scopes(queue, slots)
+        self._is_full: Callable[[str], bool] = is_full
+        return queue
+
+    @property
+    def ready(self) -> int:
+        """The number of requests taken and not started."""
+        return len(self._ready)
+
+    # A request from taken to finished -----------------------------------------------------------
+
+    def add_taken(self, request: Request, taken: TakenRequest) -> None:
+        """Keep a request until the engine asks for it."""
+        site = taken.site  # an error for one that is no text leaves nothing behind
+        self._queue.push(request)
+        self._ready[request] = taken
+        self._ready_of_site[site] += 1
+
+    def start_next(self) -> Request | None:
+        """The next request, or None if none is ready but those of full sites."""
+        request: Request | None = self._queue.pop()
+        self.engine_waits = request is None
+        if request is not None:
+            taken = self._ready.pop(request)
+            self._started[request] = taken
+            self._ready_of_site[taken.site] -= 1
+            if not self._ready_of_site[taken.site]:
+                del self._ready_of_site[taken.site]
+        is_low = 2 * self._startable() < PREFETCH_TARGET
+        if is_low and self.may_have_more:
+            self.wants_more = True
+        return request
+
+    def on_fetched(self, result: Any, request: Request) -> Any:
+        """Note the outcome of a request. The signal `response_received` is no help: it names the
+        response's request, and a middleware may have replaced that one.
+
+        After the spider has begun to close, a request without a response may have been ended by the
+        closing alone. It is given up: it stays unfinished, and goes to another node as it is
+        stored, without the additions of middlewares. It is returned to the engine and so comes to
+        the scheduler once more, where `was_given_up` is true of it: it is on the server already.
+        """
+        taken = self._started.get(request)
+        if self.is_closing and taken is not None and not isinstance(result, Response):
+            taken.is_given_up = True
+            return request
+        if isinstance(result, Failure) and isinstance(result.value, PageIncompleteError):
+            for page in self._started.values():  # any of these may be the one
+                page.is_given_up |= page.outcome is not Outcome.NOTHING
+        elif taken is not None and isinstance(result, Response):
+            is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS
+            taken.outcome = Outcome.FAILED if is_error else Outcome.PAGE
+        elif taken is not None and isinstance(result, Failure):
+            error = result.value
+            may_come = isinstance(error, RobotsTxtUnreadableError)
+            is_dropped = isinstance(error, IgnoreRequest) and not may_come
+            taken.outcome = Outcome.NOTHING if is_dropped else Outcome.FAILED
+        return result
+
+    def on_callback(self, request: Request) -> None:
+        """The callback gets the response. So it is a page, also with the status of an error."""
+        if request in self._started:
+            self._started[request].outcome = Outcome.PAGE
+
+    def on_closing(self) -> None:
+        """The spider begins to close."""
+        self.is_closing = True
+
+    def was_given_up(self, request: Request) -> bool:
+        """True if a request is left to other nodes because the spider closes."""
+        taken = self._started.get(request)
+        return taken is not None and taken.is_given_up
+
+    def finished(self, in_progress: Set[Request]) -> list[TakenRequest]:
+        """The started requests no longer in progress, without those given up."""
+        return [
+            taken
+            for request, taken in self._started.items()
+            if not (taken.is_given_up or request in in_progress)
+        ]
+
+    def has_only(self, finished: Sequence[TakenRequest]) -> bool:
+        """True if no request is ready, and none started but these."""
+        return not self._ready and len(finished) == len(self._started)
+
+    def forget(self, finished: Iterable[TakenRequest]) -> None:
+        """Forget these requests: the server knows that they are finished."""
+        over = set(map(id, finished))
+        self._started = {
+            request: taken for request, taken in self._started.items() if id(taken) not in over
+        }
+
+    def held(self) -> Held:
+        """All requests, by place."""
+        ready, started = self._ready.values(), self._started.values()
+        return Held([taken.place for taken in ready], [taken.place for taken in started])
+
+    @property
+    def has_suspect(self) -> bool:
+        """True if a node has failed with one of these requests."""
+        return any(taken.tries for taken in self._taken())
+
+    def _taken(self) -> Iterator[TakenRequest]:
+        return itertools.chain(self._started.values(), self._ready.values())
+
+    def forget_ready(self) -> list[TakenRequest]:
+        """Forget the ready requests and return them: other nodes may have taken them since."""
+        ready = list(self._ready.values())
+        self._ready.clear()
+        self._ready_of_site.clear()
+        self._queue = self._new_queue()  # the old one does not let go of those of full sites
+        return ready
+
+    def forget_all(self) -> list[TakenRequest]:
+        """Forget all requests and return them."""
+        started = list(self._started.values())
+        self._started.clear()
+        return started + self.forget_ready()
+
+    # What to take next --------------------------------------------------------------------------
+
+    @property
+    def may_have_more(self) -> bool:
+        """True if the server may have requests for this node."""
+        skipped = self._empty_except
+        return skipped is None or not all(map(self.is_skipped, skipped))
+
+    def on_notified(self) -> bool:
+        """The server may have requests now. True if it had none, and is to be asked."""
+        had_none = self._empty_except is not None
+        self.wants_more |= had_none
+        self._empty_except = None
+        self._is_notified = True
+        return had_none
+
+    def on_new_requests(self) -> None:
+        """The server has requests now."""
+        self._empty_except = None
+
+    def stop_taking(self) -> None:
+        """Ask for no more requests."""
+        self.wants_more = False
+
+    def demand(self, limit: int, finished: Sequence[TakenRequest]) -> Demand:
+        """The demand of the next call, at most `limit` requests. The same call reports the
+        `finished` ones.
+        """
+        if self.is_closing or not self.wants_more or any(taken.is_alone for taken in self._taken()):
+            return NO_DEMAND
+        # Only requests that this node has started can fill a site.
+        sites = {taken.site for taken in self._started.values()}.union(self._ready_of_site)
+        skipped = frozenset(site for site in sites if self.is_skipped(site))
+        missing = min(PREFETCH_TARGET - self._startable(), MAX_READY - self.ready)
+        return Demand(
+            max(0, min(limit, missing)),
+            SITE_BATCH,
+            skipped,
+            suspect=not self.has_suspect,
+            alone=self.has_only(finished),
+        )
+
+    def on_call(self) -> None:
+        """A call begins, maybe with a demand."""
+        self._is_notified = False
+
+    def on_taken(self, demand: Demand, taken: Sequence[TakenRequest]) -> None:
+        """Apply the reply to a demand."""
+        if demand.requests:
+            self.wants_more = False
+            is_empty = not taken and not self._is_notified
+            self._empty_except = demand.skipped_sites if is_empty else None
+
+    def is_skipped(self, site: str) -> bool:
+        """True if no more requests of this site are to be taken now."""
+        return self._ready_of_site[site] >= SITE_ENOUGH or self._is_full(site)
+
+    def _startable(self) -> int:
+        """The number of ready requests, without those of full sites."""
+        counts = self._ready_of_site.items()
+        return self.ready - sum(count for site, count in counts if self._is_full(site))
+
+
+def _host_of(request: Request) -> str:
+    return urlparse_cached(request).hostname or ""

@@ -1,0 +1,65 @@
+"""Who connects and does not say in time what is wanted is cut off: page and metrics."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.console import node_metrics
+from semaphore_middleware.console import server as pages
+from tests.console.pages import serving
+from tests.console.scrapes import addresses
+from tests.support.crawls import Log, Patch
+from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S, TIMEOUT_S
+
+Place = Callable[[RedisServer, Log], AbstractAsyncContextManager[str]]
+
+
+@asynccontextmanager
+async def at_page(server: RedisServer, _: Log) -> AsyncIterator[str]:
+    async with serving(server) as page:
+        yield f"{page.url}metrics"
+
+
+@asynccontextmanager
+async def at_metrics(server: RedisServer, caplog: Log) -> AsyncIterator[str]:
+    caplog.set_level("INFO")
+    async with FairSemaphore(server.url, lease=ENDLESS_S, metrics=0):
+        yield addresses(caplog.text)[0]
+
+
+async def trickle(writer: asyncio.StreamWriter) -> None:
+    """Each byte comes in time, but not the end."""
+    while True:
+        await asyncio.sleep(0.05)
+        writer.write(b"x")
+
+
+@pytest.mark.parametrize("place", [at_page, at_metrics])
+@pytest.mark.parametrize("head", [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b"])
+async def test_a_head_that_does_not_come_ends_the_connection(
+    server: RedisServer,
+    monkeypatch: Patch,
+    caplog: Log,
+    capfd: pytest.CaptureFixture[str],
+    place: Place,
+    head: bytes,
+) -> None:
+    for module in (pages, node_metrics):
+        monkeypatch.setattr(module, "HEAD_TIMEOUT_S", 0.2)
+    async with place(server, caplog) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(head)
+        trickling = asyncio.create_task(trickle(writer)) if head else None
+        async with asyncio.timeout(TIMEOUT_S):
+            with suppress(ConnectionError):
+                await reader.read()
+        if trickling is not None:
+            trickling.cancel()
+        writer.close()
+    assert "Traceback" not in caplog.text + capfd.readouterr().err

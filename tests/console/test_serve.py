@@ -1,0 +1,115 @@
+"""`scrapy semaphore serve`, as people start and end it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semaphore_middleware.shared_crawl.client import CrawlClient
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from tests.support.cli import listening, semaphore_process
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+from tests.support.shared_crawl import result_of
+from tests.support.times import TIMEOUT_S
+
+SERVE = ("serve", "--port", "0")
+PAGE = (REPOSITORY / "docs" / "page.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```console\n\$ (.*)\n(.*)\n```", PAGE)
+
+
+def read(address: str, path: str = "", token: str = "") -> tuple[int, bytes]:
+    """Status and body; with a token, of a POST."""
+    headers, method = {"Authorization": f"Bearer {token}"}, "POST" if token else "GET"
+    asked = urllib.request.Request(address + path, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, b""
+
+
+def state(address: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(read(address, "state.json")[1])
+    return told
+
+
+@pytest.mark.parametrize(
+    ("example", "how"), [(0, signal.SIGINT), (1, signal.SIGTERM)], ids=["plain", "with a token"]
+)
+def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
+    server: RedisServer, tmp_path: Path, example: int, how: signal.Signals
+) -> None:
+    line, said = EXAMPLES[example]
+    words = shlex.split(line.replace("$(openssl rand -hex 16)", "secret"))
+    begin = words.index("scrapy")
+    assert words[begin : begin + 3] == ["scrapy", "semaphore", "serve"]
+    environment = dict(word.split("=") for word in words[:begin])
+    with listening(server, tmp_path, *SERVE, *words[begin + 3 :], **environment) as (
+        process,
+        address,
+    ):
+        log = process.log
+        assert re.sub(r":\d+/", ":8379/", log) == f"{said}\n"
+        told = state(address)
+        assert (told["server"], told["can_change"]) == (server.url, example == 1)
+        assert b"<title>Semaphore</title>" in read(address)[1]
+        process.send(how)
+        assert (process.wait(), process.log) == (0, log)
+
+
+def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) -> None:
+    with listening(server, tmp_path, *SERVE) as (process, address):
+        server.kill()
+        problem = str(state(address)["problem"])
+        assert problem.startswith("The Redis server does not answer: ")
+        assert server.url in problem
+        process.send(signal.SIGINT)
+        assert process.wait() == 0
+        assert process.log.endswith("; trying again.\n")
+        assert process.log.count("\n") == 2
+
+
+def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_token(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    client = CrawlClient(CrawlSettings(server.url, "books", "node", prefix="mine"))
+    prefix, token = ("-s", "CRAWL_PREFIX=mine"), ("--token", "other")
+    try:
+        result_of(client.join())
+        for more, given, refused in ((token, "other", "secret"), ((), "secret", "other")):
+            arguments = (*SERVE, *prefix, *more)
+            with listening(server, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
+                told = state(address)
+                assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
+                assert (told["server"], told["can_change"]) == (server.url, True)
+                assert read(address, "token", given)[0] == 204
+                assert read(address, "token", refused)[0] == 403
+    finally:
+        result_of(client.link.close())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--token", "a b"), "the token: allowed are letters, digits and signs, and no spaces"),
+        (("--host", "203.0.113.1", "--port", "0"), "cannot listen on 203.0.113.1, port 0: "),
+        (("--host", "a..example", "--port", "0"), "cannot listen on a..example, port 0: "),
+        (("-s", "SEMAPHORE_REDIS_URL=unix:///nowhere"), "cannot reach unix:///nowhere: "),
+    ],
+)
+async def test_what_keeps_it_from_serving_is_one_clear_line(
+    server: RedisServer, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = await semaphore_process(server, "serve", *arguments)
+    assert (ran.status, ran.out) == (3 if "reach" in said else 2, "")
+    assert ran.err.startswith(f"scrapy semaphore: {said}")
+    assert ran.err.count("\n") == 1

@@ -1,0 +1,521 @@
+"""One account, without a server: what the simulation cannot see, or does not judge."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from semaphore_middleware.core import observer
+from semaphore_middleware.core.account import REFUSED_RETRY_S
+from semaphore_middleware.core.line import LINE_SLACK
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.errors import HostDownError, PermitLostError, SiteWalledError
+from semaphore_middleware.model.limits import Limit
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
+from tests.support.crawls import Log
+
+
+def stages(*permits: Permit) -> list[str]:
+    return [permit._stage.value for permit in permits]
+
+
+def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
+    node = LoneNode()
+    (first,) = node.hold()
+    second, third = node.ask(), node.ask()
+    node.pass_time(1.0)
+    node.at_once.clear()
+    for permit in (first, first, second):  # the second time it does nothing
+        permit._begin()
+        permit.release()
+    third._begin()
+    assert stages(first, second, third) == ["released", "released", "held"]
+    assert node.at_once == []
+    for _ in range(2):
+        node.account.end_turns()
+        assert node.at_once == [True], "once a turn it asks whether others wait"
+    assert (node.say().asked, node.say().started) == (1, 3)
+
+
+def test_while_the_site_has_permits_to_spare_a_turn_goes_on() -> None:
+    node = LoneNode()
+    (first,) = node.hold()
+    node.pass_time(TURN_S)
+    node.talk()
+    second = node.ask()
+    first.release()
+    assert stages(second) == ["held"]
+
+
+def test_requests_that_gave_up_are_forgotten() -> None:
+    node = LoneNode()
+    waiting = [node.ask(priority=number // 2) for number in range(20)]
+    for priority in range(2000):
+        node.ask(priority=priority % 3).release()
+    assert len(node.account._line._heap) <= 2 * len(waiting) + LINE_SLACK
+    assert len(node.account._line._unanswered) <= 2 * len(waiting) + LINE_SLACK
+    node.talk(granted=1)
+    assert waiting[18]._stage is Stage.HELD
+
+
+def counted(node: LoneNode) -> None:
+    """The server says that each start counts."""
+    node.talk(granted=1, is_counted=True)
+
+
+REASONS: list[Callable[[LoneNode], None]] = [
+    counted,
+    lambda node: node.account.on_backoff(0, 0.0),
+    lambda node: node.account.stop_turns(),  # a rule has changed
+    lambda node: node.account.drain(),
+    lambda node: node.account.on_new_epoch(),
+]
+
+
+@pytest.mark.parametrize("happens", REASONS)
+def test_nothing_is_handed_on_nor_kept(happens: Callable[[LoneNode], None]) -> None:
+    node = LoneNode()
+    first, _, in_hand = node.hold(3)
+    in_hand.release()
+    happens(node)
+    said = node.say()
+    assert said.believed - said.returned == 2, "what is in hand goes back"
+    waiting = node.ask()
+    first.release()
+    assert waiting._stage is Stage.WAITING
+    waiting.release()
+    said = node.say()
+    node.account.on_granted(said.term, said.believed + 1)
+    said = node.say()
+    assert said.believed - said.returned == 1, "and a surplus"
+
+
+@pytest.mark.parametrize(
+    "limit", [Limit(9, delay=0.1), Limit(8, rate="60/m", burst=5), Limit(9, adaptive=True)]
+)
+def test_where_each_start_counts_nothing_is_handed_on(limit: Limit) -> None:
+    """Whatever the last reply said: it may be from before the limit was named."""
+    node = LoneNode()
+    first, in_hand = node.hold(2)
+    in_hand.release()
+    assert not first._starts_count
+    waiting = [node.ask(limit), node.ask()]
+    assert first._starts_count
+    first.release()
+    assert stages(*waiting) == ["waiting", "waiting"]
+    assert node.say().limit == limit, "the strictest that requests name now"
+    waiting[0].release()
+    assert node.say().limit == Limit(9)
+
+
+@pytest.mark.parametrize("from_hand", [True, False])
+def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
+    """A process may be so late that it hears of the time before its timers do."""
+    node = LoneNode(turn=4 * LEASE_S)
+    (first,) = node.hold()
+    if from_hand:
+        first.release()
+    node.clock.now = node.account.deadline
+    waiting = node.ask()
+    if not from_hand:
+        first.release()
+    assert waiting._stage is Stage.WAITING
+
+
+@pytest.mark.parametrize("timers_are_late", [False, True])
+def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bool) -> None:
+    """A node that is cut off hears neither of a pause nor of others that wait."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.release()
+    end = node.clock.now + 2 * TURN_S
+    while node.clock.now < end:
+        permit = node.ask()
+        assert permit._stage is Stage.HELD
+        assert permit._turn_end <= min(end, node.clock.now + TURN_S)
+        permit._begin()
+        permit.release()
+        node.pass_time(TURN_S / 4)
+        if not timers_are_late:
+            node.account.end_turns()
+        node.say()  # without an answer
+    assert node.ask()._stage is Stage.WAITING
+
+
+@pytest.mark.parametrize("reply", [{"available": FULL}, {"available": -1}, {"is_counted": True}])
+def test_of_a_full_site_what_nobody_here_uses_is_returned_at_once(reply: dict[str, Any]) -> None:
+    node = LoneNode()
+    first, second = node.hold(2)
+    first.release()
+    said = node.say()
+    node.at_once.clear()
+    node.apply(said, granted=2, **reply)
+    assert node.at_once == [True], "it was in hand"
+    assert node.say().returned == 1
+    second.release()
+    assert node.at_once[1:] == [("available" in reply)]
+    assert node.say().returned == 2
+
+
+def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
+    node = LoneNode()
+    given_up = node.ask()
+    said = node.talk(granted=0, available=FULL)
+    given_up.release()
+    node.at_once.clear()
+    node.account.on_granted(said.term, 1)
+    assert (node.at_once, node.say().returned) == ([True], 1)
+
+
+def test_a_start_counts_when_its_request_begins() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    permit, never, lost = (node.ask() for _ in range(3))
+    said = node.talk(granted=3, is_counted=True, gap=1.0)
+    assert said.pending == 0
+    said = node.say()
+    assert (said.pending, said.started) == (3, 0)
+    permit._begin()
+    permit._begin()
+    assert node.reports == [0.5], "the next start is a delay after this one"
+    node.clock.now += 0.25
+    assert node.say().start_age == 0.25
+    never.release()
+    never._begin()
+    said = node.say()
+    assert (said.pending, said.started, said.returned) == (1, 1, 1)
+    node.account.lose_all("was lost")
+    lost._begin()
+    lost.release()
+    permit.release()
+    node.ask()
+    assert (node.say().pending, node.say().started) == (0, 0)
+
+
+@pytest.mark.parametrize(("gap", "within"), [(0.4, 0.0), (0.5, 0.25), (60.0, 30.0)])
+def test_a_start_is_reported_once_it_is_known_that_starts_are_spaced(
+    gap: float, within: float
+) -> None:
+    node = LoneNode()
+    permit = node.ask()
+    said = node.say()
+    node.account.on_granted(said.term, 1)
+    permit._begin()
+    assert node.reports == []
+    node.apply(said, granted=1, gap=gap)
+    assert node.reports == [within]
+    node.talk(granted=1, gap=gap)
+    assert node.reports == [within], "it is reported"
+
+
+def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answered() -> None:
+    node = LoneNode()
+    permit = node.ask()
+    assert node.account.deadline == math.inf, "nothing was said yet"
+    sent: list[float] = []
+    said = []
+    for _ in range(3):
+        node.pass_time(10.0)
+        sent.append(node.clock.now)
+        said.append(node.say())
+        assert node.account.deadline == sent[0] + GRACE_S, "while none is answered"
+    for late in (1, 0):
+        node.apply(said[late], granted=0, sent=sent[late])
+        assert node.account.deadline == sent[1] + GRACE_S
+    node.account.on_granted(said[0].term, 1)
+    assert permit._deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
+
+
+@pytest.mark.parametrize("comes", ["reply", "grant", "call"])
+def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
+    """A node that was stopped wakes: its messages may be handled before its timers."""
+    node = LoneNode()
+    (held,) = node.hold()
+    waiting = node.ask()
+    node.pass_time(GRACE_S / 2)
+    sent, old = node.clock.now, node.say()
+    node.clock.now = node.account.deadline
+    with pytest.raises(PermitLostError, match="before its work began"):
+        held._check()
+    if comes == "reply":
+        node.apply(old, granted=2, sent=sent)
+    elif comes == "grant":
+        node.account.on_granted(old.term, 2)
+    else:
+        assert list(node.say_all()) == []
+    assert held.lost
+    assert waiting._stage is Stage.WAITING
+    node.at_once.clear()
+    held.release()
+    assert node.at_once == [True]
+    new = node.say()
+    assert new.term > old.term
+    assert (new.asked, new.returned, new.believed) == (1, 0, 0)
+
+
+def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_answered() -> None:
+    node = LoneNode()
+    node.hold(3)
+    deadline = node.account.deadline
+    node.pass_time(30.0)
+    node.account.on_new_epoch()
+    sent, new = node.clock.now, node.say()
+    assert (new.asked, new.returned, new.believed, new.seq) == (3, 0, 3, 1)
+    assert node.account.deadline == deadline
+    node.pass_time(1.0)
+    node.apply(new, sent=sent)
+    assert node.account.deadline == sent + GRACE_S
+
+
+@pytest.mark.parametrize("status", ["lost", "refused"])
+def test_after_a_refused_statement_the_node_pauses(status: str) -> None:
+    """Else it would say the same again as fast as it can."""
+    node = LoneNode()
+    node.ask()
+    node.at_once.clear()
+    node.talk(granted=0, status=status, term=7_000)
+    is_refused = status == "refused"
+    assert node.at_once == ([] if is_refused else [True])
+    assert node.retries == ([REFUSED_RETRY_S] if is_refused else [])
+    assert node.count(observer.StatementRefused) == is_refused
+    assert node.say().term > 7_000, "above the term that the server knows"
+
+
+@pytest.mark.parametrize("kind", ["refused", "exhausted quota"])
+def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(kind: str) -> None:
+    node = LoneNode()
+    first, second, in_hand = node.hold(3)
+    in_hand.release()
+    late = node.permit()
+    node.pass_time(2.0)
+    report = first.refused if kind == "refused" else partial(first.answered, 0.1)
+    report(retry_after=30.0)
+    first.release()
+    assert node.at_once[-1] is True
+    said = node.say()
+    assert said.returned == 2, "a permit with feedback is not handed on, nor anything after it"
+    assert said.feedback is not None
+    seen = said.feedback.refused, said.feedback.good, said.feedback.retry_after
+    assert seen == ((1, 0, 30.0) if kind == "refused" else (0, 1, 30.0))
+    assert max(said.feedback.bad_age, said.feedback.good_age) == 2.0
+    node.account.request(late)
+    second.release()
+    assert late._stage is Stage.WAITING
+    node.clock.now = node.account.deadline
+    assert [one.feedback for one in node.say_all()] == [None], "in a new term nobody knows of it"
+
+
+@pytest.mark.parametrize("latency", [0.1, None])
+@pytest.mark.parametrize(
+    ("limit", "wanted"), [(Limit(9), False), (Limit(9), True), (Limit(9, adaptive=True), False)]
+)
+def test_plain_responses_where_wanted(limit: Limit, wanted: bool, latency: float | None) -> None:
+    node = LoneNode(limit)
+    (permit,) = node.hold(available=FULL, wants_feedback=wanted)
+    permit.answered(latency)
+    permit.release()
+    feedback = node.say().feedback
+    assert (feedback is not None) == (limit.adaptive or wanted)
+    if feedback is not None:
+        assert (feedback.good, feedback.errors) == ((0, 1) if latency is None else (1, 0))
+
+
+def test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_next() -> None:
+    node = LoneNode()
+    first, second, _ = node.hold(3)
+    first.failed()
+    first.release()
+    (failed,) = node.say_all()
+    second.refused()
+    second.release()
+    again, refused = node.say_all()
+    assert (again, refused.seq) == (failed, failed.seq + 1)
+    assert failed.feedback is not None
+    assert refused.feedback is not None
+    assert (failed.feedback.failed, failed.feedback.refused) == (1, 0)
+    assert (refused.feedback.failed, refused.feedback.refused) == (0, 1)
+    node.apply(failed, granted=3)
+    again, plain = node.say_all()
+    assert (again, plain.feedback) == (refused, None)
+    node.apply(plain, granted=3)
+    assert refused in node.say_all(), "a reply answers its own statement alone"
+    node.apply(refused, granted=3)
+    assert [said.feedback for said in node.say_all()] == [None]
+
+
+def test_a_backoff_withdraws_grants_and_is_an_event(caplog: Log) -> None:
+    caplog.set_level("INFO")
+    node = LoneNode()
+    held, refused = node.hold(2)
+    waiting = node.ask()
+    refused.refused()
+    refused.release()
+    assert (held.withdrawn, waiting.withdrawn) == (True, False), "before the server tells of it"
+    node.talk(granted=2, backoff=4.0)
+    assert observer.BackoffStarted("s", 4.0) in node.events
+    assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
+    node.talk(granted=3)
+    assert (waiting.held, waiting.withdrawn) == (True, False)
+    node.account.on_backoff(0, 0.0)
+    assert waiting.withdrawn, "all nodes are told"
+
+
+def test_a_pause_is_reported_when_it_begins_when_it_grows_and_by_whom_it_was_caused() -> None:
+    node = LoneNode()
+    node.hold()
+    (refused,) = node.hold()
+    node.talk(paused_at=7, pause_length=100.0)
+    node.talk(paused_at=7, pause_length=100.0)
+    node.talk(paused_at=7, pause_length=200.0)
+    begun = [event for event in node.events if isinstance(event, observer.PauseBegun)]
+    assert begun == [observer.PauseBegun("s", 7, length) for length in (100.0, 200.0)]
+    assert node.count(observer.PauseCaused) == 0, "another node caused it"
+    refused.refused(retry_after=0.3)
+    refused.release()
+    node.talk(granted=2, paused_at=7, pause_length=300.0)
+    assert observer.PauseCaused("s", 7, 300.0, 0.3, True) in node.events
+
+
+def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() -> None:
+    node = LoneNode()
+    (held,) = node.hold()
+    assert held.site_answered_at == -math.inf
+    for ago in (5.0, 8.0):
+        node.talk(answered_ago=ago)
+        assert held.site_answered_at == node.clock.now - 5.0, "another node's"
+    node.pass_time(2.0)
+    (own,) = node.hold()
+    node.pass_time(3.0)
+    own.answered(0.1)
+    own.release()
+    assert held.site_answered_at == own.granted_at
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize(
+    ("closed", "kind", "words"),
+    [
+        (
+            {"down_for": 65.0},
+            HostDownError,
+            "s is down: it has not responded for 65 s; one request",
+        ),
+        (
+            {"walled_for": 665.0, "refused_by": 403},
+            SiteWalledError,
+            "s is walled. It has refused all requests for 11 min, the last one with status 403",
+        ),
+    ],
+    ids=["down", "walled"],
+)
+def test_requests_for_a_closed_site_fail_but_one_tries_it(
+    closed: dict[str, Any], kind: type[Exception], words: str, is_told: bool
+) -> None:
+    node = LoneNode()
+    tries, waits = node.ask(), node.ask()
+    node.talk(granted=1, **({} if is_told else closed))
+    if is_told:
+        node.at_once.clear()
+        hear = node.account.on_down if kind is HostDownError else node.account.on_walled
+        hear(*closed.values())
+    assert stages(tries, waits) == ["held", "waiting"]
+    assert tries._granted.done()
+    assert waits._granted.done()
+    assert not tries._granted.exception()
+    error = waits._granted.exception()
+    assert type(error) is kind
+    assert str(error).startswith(words)
+    assert node.at_once[-1] is True, "it wants no permit any more"
+    waits.release()
+    assert node.say().asked == 1
+    assert [one.permit for one in node.events if isinstance(one, observer.FailedAtOnce)] == [waits]
+
+
+def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
+    caplog.set_level("INFO")
+    node = LoneNode()
+    for down_for in (60.0, 70.0, None):
+        (tries,) = node.hold(down_for=None if down_for == 60.0 else 60.0)
+        if down_for is None:
+            tries.answered(0.1)
+        else:
+            tries.failed()
+        tries.release()
+        is_down = down_for is not None
+        pause = 4.0 if is_down else None
+        node.talk(granted=1, is_failing=is_down, backoff=pause, down_for=down_for)
+    down = [one for one in node.events if isinstance(one, observer.HostDown)]
+    assert down == [observer.HostDown("s", 60.0)]
+    assert sum("s is down" in message for message in caplog.messages) == 1
+    assert sum("s did not respond: all nodes pause" in message for message in caplog.messages) == 2
+    assert caplog.messages[-1] == "s is no longer down."
+
+
+def test_the_node_that_finds_a_site_walled_says_so_once(caplog: Log) -> None:
+    caplog.set_level("INFO")
+    node = LoneNode()
+    for walled_for in (600.0, 700.0, None):
+        (tries,) = node.hold(walled_for=None if walled_for == 600.0 else 600.0)
+        assert tries.site_is_walled == (walled_for != 600.0)
+        tries.refused() if walled_for else tries.answered(0.1)
+        tries.release()
+        node.talk(granted=1, backoff=4.0 if walled_for else None, walled_for=walled_for)
+    walled = [one for one in node.events if isinstance(one, observer.SiteWalled)]
+    assert walled == [observer.SiteWalled("s", 600.0)]
+    assert sum("s is walled. It has" in message for message in caplog.messages) == 1
+    assert caplog.messages[-1] == "s is no longer walled."
+
+
+def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
+    node = LoneNode()
+    first, second = node.ask(), node.ask()
+    said = node.say()
+    late = node.ask()
+    node.pass_time(5.0)
+    assert node.say().wait_age == 5.0
+    for retry_in in (None, 2.0):
+        node.apply(said, granted=1, retry_in=retry_in)
+        assert [one.waited for one in (first, second, late)] == [False, True, False]
+    assert node.count(observer.PermitWaiting) == 1, "once"
+    assert node.retries == [2.0]
+    node.account.on_granted(said.term, 2)
+    assert second.wait == 5.0
+    node.account.on_new_epoch()
+    node.talk(granted=2)
+    assert late.waited, "the first reply under a new term says so"
+    late.release()
+    node.talk(granted=2, retry_in=2.0)
+    assert node.retries == [2.0], "nobody waits"
+
+
+def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None:
+    """Its place there does not depend on how many they are."""
+    node = LoneNode()
+    node.ask()
+    node.talk(granted=0, available=-1)
+    node.at_once.clear()
+    more = [node.ask() for _ in range(3)]
+    assert node.at_once == []
+    assert all(permit.waited for permit in more)
+    for _ in range(2):
+        node.account.end_turns()
+        node.talk(granted=0, available=-1)
+        assert node.at_once == [True], "once"
+    more[0].release()
+    assert node.at_once == [True]
+    node.account.end_turns()
+    assert node.at_once == [True, True]
+    assert node.say().asked == 3
+
+
+@pytest.mark.parametrize("reason", ["given up", "handed on"])
+def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
+    """Else the server would grant to a node without a use for it."""
+    node = LoneNode()
+    (held,) = node.hold(available=FULL)
+    waiting = node.ask()
+    node.talk(granted=1, available=-1)
+    node.at_once.clear()
+    (waiting if reason == "given up" else held).release()
+    assert (node.at_once, node.say().asked) == ([reason == "given up"], 1)

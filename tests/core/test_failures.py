@@ -1,0 +1,107 @@
+"""A node whose requests get no response at a site where others get on pauses there alone."""
+
+import pytest
+
+from semaphore_middleware.core.failures import IN_A_ROW
+from semaphore_middleware.core.observer import NodePaused
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.redis.protocol import Statement
+from tests.core.lone_node import LoneNode
+
+START_S, MOST_S = Backoff().start, Backoff().most
+Log = pytest.LogCaptureFixture
+
+
+def fail(node: LoneNode, count: int) -> Statement:
+    """Requests that get permits, and no response; what is said of it, not yet answered."""
+    for permit in node.hold(count):
+        permit.failed()
+        permit.release()
+    return node.say()
+
+
+def pauses(node: LoneNode) -> list[float]:
+    return [event.seconds for event in node.events if isinstance(event, NodePaused)]
+
+
+def test_after_three_failures_in_a_row_it_asks_for_nothing_until_its_pause_is_over(
+    caplog: Log,
+) -> None:
+    node = LoneNode()
+    said = fail(node, IN_A_ROW)
+    first, _ = node.ask(), node.ask()
+    asks = node.say()
+    assert (asks.asked - asks.returned, asks.resting) == (0, 2), "until it knows whose fault it is"
+    node.apply(said)
+    assert (pauses(node), node.retries[-1]) == ([START_S], START_S)
+    assert "s does not respond to the node n: 3 requests in a row failed here" in caplog.text
+    node.pass_time(START_S)
+    asks = node.talk()
+    assert (asks.asked - asks.returned, asks.resting) == (1, 1), "one at a time"
+    assert first.held
+    first.answered(0.1)
+    first.release()
+    asks = node.talk()
+    assert (asks.asked - asks.returned, asks.resting) == (1, 0), "it has an answer"
+
+
+def test_each_pause_is_twice_as_long_as_the_last() -> None:
+    node = LoneNode()
+    node.apply(fail(node, IN_A_ROW))
+    for _ in range(10):
+        node.pass_time(MOST_S)
+        node.apply(fail(node, 1))
+    assert pauses(node) == [min(MOST_S, START_S * 2**n) for n in range(11)]
+
+
+def test_failures_of_requests_from_before_a_pause_belong_to_it() -> None:
+    node = LoneNode()
+    before = node.hold(2)
+    node.apply(fail(node, IN_A_ROW))
+    for permit in before:
+        permit.failed()
+        permit.release()
+        node.talk()
+    assert pauses(node) == [START_S]
+
+
+def test_where_no_node_gets_on_the_pauses_of_the_site_count() -> None:
+    node = LoneNode()
+    said = fail(node, IN_A_ROW)
+    node.ask()
+    node.apply(said, is_failing=True)
+    asks = node.say()
+    assert (pauses(node), asks.asked - asks.returned, asks.resting) == ([], 1, 0)
+
+
+def test_it_asks_again_if_it_will_not_hear_whose_fault_it_is() -> None:
+    node = LoneNode()
+    fail(node, IN_A_ROW)
+    node.ask()
+    node.account.on_new_epoch()
+    asks = node.say()
+    assert (asks.asked, asks.resting) == (1, 0)
+
+
+def test_failures_are_remembered_though_nothing_is_held_or_waits() -> None:
+    node = LoneNode()
+    node.apply(fail(node, 1))
+    assert node.account.is_empty
+    assert not node.account.is_forgettable
+    node.pass_time(MOST_S)
+    assert node.account.is_forgettable
+    node.apply(fail(node, 1))
+    node.account.drain()
+    assert node.account.is_forgettable
+
+
+def test_who_gives_up_while_its_node_pauses_says_so() -> None:
+    node = LoneNode()
+    said = fail(node, IN_A_ROW)
+    waits = node.ask()
+    node.apply(said)
+    assert node.talk().resting == 1
+    node.at_once.clear()
+    waits.release()
+    assert node.at_once == [True]
+    assert node.say().resting == 0

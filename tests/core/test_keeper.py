@@ -1,0 +1,393 @@
+"""An event loop that a callback blocks keeps its leases: a thread renews them, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from typing import Any, Self, TypeVar
+
+import pytest
+
+from semaphore_middleware import FairSemaphore, SyncSemaphore
+from semaphore_middleware.core import semaphore
+from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, StoreLost
+from semaphore_middleware.redis import keeper
+from semaphore_middleware.redis.keeper import Heartbeat
+from semaphore_middleware.redis.link import Link
+from tests.core.test_forks import FORK, forked
+from tests.support.crawls import Log, Patch
+from tests.support.nodes import Loop, Outside, calls_of, eventually, until_waiting
+from tests.support.servers import RedisServer
+from tests.support.simulated import BusyNode, SimulatedServer, in_simulated_time
+from tests.support.times import ENDLESS_S, TIMEOUT_S
+
+T = TypeVar("T")
+
+# In simulated time, where the keeper is a host beside the one that is blocked ---------------------
+
+LEASE_S = 15.0
+
+
+def connects(patch: Patch) -> list[Any]:
+    """The keeper's attempts to connect, from now on."""
+    return calls_of(patch, Link, "connect_again")
+
+
+@pytest.mark.parametrize("leases", [1.75, 4, 6])
+@in_simulated_time
+async def test_what_is_held_stays_held(leases: float) -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy, server.node() as other:
+        permit = await busy.hold()
+        waiting = asyncio.ensure_future(other.acquire("s", 1))
+        with busy.blocked():
+            await asyncio.sleep(leases * LEASE_S)
+            assert not waiting.done(), "two at once"
+        await asyncio.sleep(0.2 * LEASE_S)
+        assert (permit.held, waiting.done()) == (True, False)
+        permit.release()
+        (await waiting).release()
+    assert busy.recorder.count(ProcessStalled) == 1
+
+
+@pytest.mark.parametrize("is_promoted", [False, True], ids=["flushall", "replica"])
+@in_simulated_time
+async def test_what_is_held_in_a_later_epoch_stays_held(is_promoted: bool) -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy:
+        permit = await busy.hold()
+        if is_promoted:
+            server.itself.begin_life(server.itself.snapshot())
+        else:
+            server.itself.flush()
+
+        def is_claimed() -> bool:
+            kinds = [type(event) for event in busy.recorder.events]
+            return StoreLost in kinds and RoundTrip in kinds[kinds.index(StoreLost) :]
+
+        await eventually(is_claimed)
+        with busy.blocked():
+            await asyncio.sleep(1.75 * LEASE_S)
+        await asyncio.sleep(0.2 * LEASE_S)
+        assert permit.held
+
+
+@in_simulated_time
+async def test_a_blocked_node_is_granted_nothing_and_served_when_it_runs() -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy, server.node() as other:
+        await busy.hold(2)
+        permit = await other.acquire("s", 2)
+        waiting = asyncio.ensure_future(busy.hold(2))
+        await until_waiting(other, 1)
+        with busy.blocked():
+            await until_waiting(other, 0)
+            permit.release()
+            await asyncio.sleep(1.5 * LEASE_S)
+            assert server.held() == {busy.semaphore.node: 1}
+            (await other.acquire("s", 2)).release()
+        await waiting
+
+
+@in_simulated_time
+async def test_while_the_loop_runs_a_mute_server_is_not_its_fault(
+    monkeypatch: Patch, caplog: Log
+) -> None:
+    opened = connects(monkeypatch)
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy:
+        permit = await busy.hold()
+        server.network.freeze_server(LEASE_S)
+        await asyncio.sleep(LEASE_S)
+        assert permit.lost
+        permit.release()
+    assert not opened
+    assert "has blocked" not in caplog.text
+    assert busy.recorder.count(ProcessStalled) == 0
+
+
+@in_simulated_time
+async def test_one_that_holds_nothing_calls_nobody(monkeypatch: Patch) -> None:
+    opened = connects(monkeypatch)
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy, server.node() as other:
+        (await busy.hold()).release()
+        async with other.permit("s", 1):
+            waiting = asyncio.ensure_future(busy.hold())
+            await until_waiting(other, 1)
+            with busy.blocked():
+                await asyncio.sleep(0.7 * LEASE_S)
+        (await waiting).release()
+    assert not opened
+
+
+@in_simulated_time
+async def test_what_an_operator_takes_away_is_not_kept() -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy, server.node() as other:
+        permit = await busy.hold()
+        waiting = asyncio.ensure_future(other.acquire("s", 1))
+        await until_waiting(other, 1)
+        with busy.blocked():
+            await asyncio.sleep(0.7 * LEASE_S)
+            await other.admin.evict(busy.semaphore.node)
+            (await waiting).release()
+            await asyncio.sleep(LEASE_S)
+        await eventually(lambda: permit.lost)
+        permit.release()
+
+
+@in_simulated_time
+async def test_one_that_hangs_is_not_helped_for_ever() -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy, server.node() as other:
+        permit = await busy.hold()
+        with busy.blocked():
+            began = server.world.now
+            (await other.acquire("s", 1)).release()
+            leases = (server.world.now - began) / LEASE_S
+            assert keeper.MOST_LEASES < leases < keeper.MOST_LEASES + 1.1
+        await eventually(lambda: permit.lost)
+        permit.release()
+
+
+# In a thread --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_beats(monkeypatch: Patch) -> None:
+    """A loop counts as blocked after a second, though no lease ends while a test runs."""
+    monkeypatch.setattr(keeper, "BEAT", 0.2 / ENDLESS_S)
+    monkeypatch.setattr(keeper, "LATE", 1.0 / ENDLESS_S)
+
+
+class ThreadedNode:
+    """A node whose event loop runs in another thread, where tests block it."""
+
+    def __init__(self, server: RedisServer, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.semaphore = FairSemaphore(server.url, lease=ENDLESS_S, **options)
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        await self.run(self.semaphore.open())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.run(self.semaphore.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        await asyncio.to_thread(self._thread.join)
+        self.loop.close()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """On its loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    @asynccontextmanager
+    async def blocked(self) -> AsyncIterator[None]:
+        """A callback blocks its loop."""
+        is_done, began = threading.Event(), asyncio.Event()
+        here = asyncio.get_running_loop()
+
+        async def block() -> None:
+            here.call_soon_threadsafe(began.set)
+            parse_pdf(is_done)
+
+        blocking = asyncio.ensure_future(self.run(block()))
+        await began.wait()
+        try:
+            yield
+        finally:
+            is_done.set()
+            await blocking
+
+
+def parse_pdf(is_done: threading.Event) -> None:
+    is_done.wait()
+
+
+async def is_renewed(outside: Outside, node: str) -> None:
+    """Wait until the lease of a blocked node has been."""
+
+    def lease_end() -> float:
+        return outside.look("s")[0].accounts[node]["lease_end"]
+
+    before = lease_end()
+    await eventually(lambda: lease_end() > before)
+
+
+@pytest.mark.usefixtures("quick_beats")
+async def test_it_renews_what_all_sessions_hold_and_the_log_names_what_blocks_once(
+    server: RedisServer, outside: Outside, caplog: Log
+) -> None:
+    async with ThreadedNode(server) as busy:
+        other = FairSemaphore(server.url, lease=ENDLESS_S)
+        await busy.run(other.open())
+        both = busy.semaphore, other
+        held = [await busy.run(one.acquire("s", 2)) for one in both]
+        async with busy.blocked():
+            await asyncio.gather(*(is_renewed(outside, one.node) for one in both))
+        assert all(permit.held for permit in held)
+        await busy.run(other.close())
+    (line,) = [text for text in caplog.messages if "parse_pdf" in text]
+    assert re.match(r"parse_pdf \(core/test_keeper.py:\d+\) has blocked the event loop for", line)
+
+
+async def test_there_is_one_thread_and_none_after_the_last_close(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(semaphore, "KEEPER", keeper.Keeper())
+    before = threading.enumerate()  # another test may have left a node
+
+    def threads() -> int:
+        there = [one for one in threading.enumerate() if one.name == keeper.THREAD]
+        return sum(one.is_alive() and one not in before for one in there)
+
+    with SyncSemaphore(server.url) as of_threads, of_threads.permit("s", 1):
+        assert threads() == 0, "nobody's callback blocks that loop"
+    async with FairSemaphore(server.url), FairSemaphore(server.url):
+        assert threads() == 1
+    await eventually(lambda: threads() == 0)
+
+
+@pytest.mark.usefixtures("quick_beats")
+def test_a_loop_that_has_ended_is_not_blocked(server: RedisServer, monkeypatch: Patch) -> None:
+    warned = calls_of(monkeypatch, keeper.Keeper, "warn")
+    own = keeper.Keeper()
+    monkeypatch.setattr(semaphore, "KEEPER", own)
+
+    async def hold() -> None:
+        semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
+        await semaphore.open()
+        await semaphore.acquire("s", 1)
+
+    with Loop() as loop:
+        loop.run(hold())
+    [(heartbeat, keeping)] = own._kept.items()
+    keeping.result(TIMEOUT_S)
+    assert warned == []
+    with Loop() as loop:
+        loop.run(own.remove(heartbeat))
+
+
+def hold_and_block(server: RedisServer, may_end: Event, results: Connection) -> None:
+    """In a forked child, whose parent has a keeper."""
+
+    async def run() -> None:
+        async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+            async with semaphore.permit("s", 1) as permit:
+                results.send(semaphore.node)
+                may_end.wait(TIMEOUT_S)  # blocks
+            results.send(permit.lost)
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("quick_beats")
+async def test_a_forked_child_has_a_thread_of_its_own(
+    server: RedisServer, outside: Outside
+) -> None:
+    may_end = FORK.Event()
+    async with FairSemaphore(server.url, lease=ENDLESS_S):
+        with forked(hold_and_block, server, may_end) as heard:
+            await is_renewed(outside, await asyncio.to_thread(heard))
+            may_end.set()
+            assert not await asyncio.to_thread(heard)
+
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Callable[[str], None]]:
+    """A user of the server; gives it a password in place of the last one."""
+
+    def set_password(password: str) -> None:
+        rights = ("reset", "on", f">{password}", "~*", "&*", "+@all")
+        client.execute_command("ACL", "SETUSER", "app", *rights)
+
+    with server.client() as client:
+        yield set_password
+        client.execute_command("ACL", "DELUSER", "app")
+
+
+@pytest.mark.usefixtures("quick_beats")
+async def test_it_comes_with_the_credentials_that_were_used_last(
+    server: RedisServer, outside: Outside, app: Callable[[str], None]
+) -> None:
+    """And calls no function for them."""
+    asked: list[int] = []
+
+    def credentials() -> tuple[str, str]:
+        asked.append(threading.get_ident())
+        return "app", "any"
+
+    app("any")
+    # Without a history, whose connection may be made at any time.
+    async with ThreadedNode(server, credentials=credentials, history=0) as busy:
+        permit = await busy.run(busy.semaphore.acquire("s", 1))
+        await eventually(outside.client.pubsub_channels)  # all connections are there
+        before = len(asked)
+        async with busy.blocked():
+            await is_renewed(outside, busy.semaphore.node)
+            assert len(asked) == before
+        assert permit.held
+
+
+@pytest.mark.parametrize("is_of_loop", [False, True])
+@pytest.mark.usefixtures("quick_beats")
+async def test_credentials_that_have_expired_are_asked_for_again(
+    server: RedisServer,
+    outside: Outside,
+    app: Callable[[str], None],
+    monkeypatch: Patch,
+    caplog: Log,
+    is_of_loop: bool,
+) -> None:
+    """Unless only the blocked loop can: then the log says it, once."""
+    passwords = ["old"]
+
+    def credentials() -> tuple[str, str]:
+        return "app", passwords[-1]
+
+    async def awaited() -> tuple[str, str]:
+        return credentials()
+
+    app("old")
+    opened, stalls = connects(monkeypatch), calls_of(monkeypatch, Heartbeat, "_keep_through")
+    given = awaited if is_of_loop else credentials
+    # Without a history, whose connection may be made at any time.
+    async with ThreadedNode(server, credentials=given, history=0) as busy:
+        await busy.run(busy.semaphore.acquire("s", 1))
+        await eventually(outside.client.pubsub_channels)  # all connections are there
+        passwords.append("new")
+        app("new")
+        async with busy.blocked():
+            if is_of_loop:
+                await eventually(lambda: len(opened) > 3)
+            else:
+                await is_renewed(outside, busy.semaphore.node)
+    refused = re.compile("Leases .* cannot be renewed: .* does not accept this user name and pass")
+    said = sum(bool(refused.match(line)) for line in caplog.messages)
+    assert is_of_loop <= said <= is_of_loop * len(stalls)
+
+
+async def test_a_removal_that_is_cancelled_lets_the_thread_end() -> None:
+    """An error in a thread fails the test."""
+
+    class Beating:
+        async def keep(self) -> None:
+            await asyncio.sleep(TIMEOUT_S)
+
+    kept, beating = keeper.Keeper(), Beating()
+    kept.add(beating)  # type: ignore[arg-type]
+    ended = kept._ended
+    removal = asyncio.create_task(kept.remove(beating))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    removal.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await removal
+    await asyncio.wrap_future(ended)

@@ -1,0 +1,353 @@
+"""Which accounts send in the next call, and when that is. No server, no event loop."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from semaphore_middleware.core.observer import Observers, ProcessStalled
+from semaphore_middleware.core.outbox import (
+    ACCOUNTS_AT_ONCE,
+    BATCH_DELAY_S,
+    BUSY_SPACING_S,
+    SPACING_S,
+    TIMER_LAG_S,
+    TIMERS_SLACK,
+    Outbox,
+    OutgoingCall,
+    Timers,
+)
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Reply
+from tests.core.lone_node import (
+    FULL,
+    GRACE_S,
+    LEASE_S,
+    REPLY,
+    START_S,
+    TURN_S,
+    Clock,
+)
+from tests.support import nodes
+
+LIMIT = Limit(9)
+RENEWAL_S = RENEWAL * LEASE_S
+
+
+class LoneOutbox:
+    """An outbox whose clock only the test moves, with a server that grants what is asked for."""
+
+    def __init__(self, turn: float = TURN_S) -> None:
+        self.clock = Clock()
+        loop: Any = self.clock
+        self.recorder = nodes.Recorder()
+        observers = Observers([])
+        observers._of_kind[ProcessStalled] = [self.recorder.on_event]
+        self.is_woken = False
+        self.alarms: list[float] = []
+        options = replace(nodes.OPTIONS, lease=LEASE_S, turn=turn)
+        self.outbox = Outbox("n", options, observers, loop, self._wake, self.alarms.append)
+
+    def _wake(self) -> None:
+        self.is_woken = True
+
+    def ask(self, scope: str = "s") -> Permit:
+        return self.outbox.request(scope, LIMIT)
+
+    def call(self, **reply: Any) -> OutgoingCall:
+        """Make the next call, and apply its replies."""
+        self.is_woken = False
+        call = self.outbox.next_call()
+        replies = [
+            Reply(said, **{"term": said.term, "granted": said.asked, **REPLY, **reply})
+            for said in call.statements
+        ]
+        self.outbox.on_replies(call, replies)
+        return call
+
+    def hold(self, scope: str = "s", **reply: Any) -> Permit:
+        permit = self.ask(scope)
+        self.call(**reply)
+        permit._begin()
+        return permit
+
+    def keep_busy(self) -> None:
+        """Let requests come fast."""
+        for _ in range(200):
+            self.ask("other").release()
+        self.go_on(until=self.clock.now + BATCH_DELAY_S)
+        self.call()
+
+    def go_on(self, until: float) -> list[float]:
+        """Do what is due up to a time; returns when something was."""
+        times = []
+        while (time := self.outbox._timers.next_time) <= until:
+            times.append(time)
+            self.clock.now = time
+            self.outbox.on_time()
+        self.clock.now = until
+        return times
+
+
+def scopes(call: OutgoingCall) -> list[str]:
+    return [statement.scope for statement in call.statements]
+
+
+@pytest.mark.parametrize(("is_busy", "spacing"), [(False, SPACING_S), (True, BUSY_SPACING_S)])
+def test_a_request_sends_at_once_but_calls_are_apart(is_busy: bool, spacing: float) -> None:
+    node = LoneOutbox()
+    node.ask()
+    assert node.is_woken
+    node.call()
+    if is_busy:
+        node.keep_busy()
+    node.alarms.clear()
+    now = node.clock.now
+    for scope in "ab":
+        node.ask(scope)
+    assert (node.is_woken, node.alarms) == (False, [now + spacing]), "one timer for both"
+    node.go_on(until=now + spacing)
+    assert node.is_woken
+    assert scopes(node.call()) == ["a", "b"]
+    node.go_on(until=now + 2 * spacing)
+    node.is_woken = False
+    node.ask("c")
+    assert node.is_woken
+
+
+def test_a_request_does_not_wait_for_the_batch_of_what_nobody_waits_for() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.hold().release()
+    now = node.clock.now
+    node.ask("other")
+    node.go_on(until=now + SPACING_S)
+    assert scopes(node.call()) == ["s", "other"]
+    node.is_woken = False
+    node.go_on(until=now + BATCH_DELAY_S)
+    assert not node.is_woken, "all was sent"
+
+
+def test_a_full_site_s_statements_are_sent_at_once_by_a_busy_node_too() -> None:
+    node = LoneOutbox()
+    node.hold(available=FULL)
+    node.keep_busy()
+    node.is_woken = False
+    node.ask()
+    assert node.is_woken
+
+
+def test_all_turns_end_together_at_a_multiple_of_their_length() -> None:
+    node = LoneOutbox()
+    node.clock.now += 0.3 * TURN_S
+    for scope in "ab":
+        node.hold(scope).release()
+    end = START_S + TURN_S
+    assert node.go_on(until=end) == [end]
+    assert not node.is_woken, "both were used in it"
+    assert node.go_on(until=end + TURN_S) == [end + TURN_S]
+    assert [said.returned for said in node.call().statements] == [1, 1]
+    assert node.outbox.accounts == {}, "nothing is held or wanted"
+
+
+def test_without_turns_a_permit_goes_back_with_the_next_batch() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.hold().release()
+    now = node.clock.now
+    assert node.go_on(until=now + BATCH_DELAY_S) == [now + BATCH_DELAY_S]
+    assert [said.returned for said in node.call().statements] == [1]
+
+
+@pytest.mark.parametrize("waits", [(9.0, 4.0), (4.0, 9.0)])
+def test_the_latest_wait_counts_while_the_request_waits(waits: tuple[float, float]) -> None:
+    node = LoneOutbox()
+    permit = node.ask()
+    for wait in waits:
+        node.outbox.send_all()
+        node.call(granted=0, available=FULL, retry_in=wait)
+    now = node.clock.now
+    assert node.go_on(until=now + waits[-1]) == [now + waits[-1] - TIMER_LAG_S]
+    assert node.is_woken
+    assert scopes(node.call(granted=0, retry_in=1.0)) == ["s"]
+    permit.release()
+    node.is_woken = False
+    node.go_on(until=node.clock.now + 1.0)
+    assert scopes(node.call()) == ["s"], "it gave up"
+    assert not node.outbox.next_call().statements
+
+
+def test_leases_are_renewed_every_third_of_a_lease_while_there_is_an_account() -> None:
+    node = LoneOutbox(turn=0.0)
+    permit = node.hold()
+    for time in (START_S + RENEWAL_S, START_S + 2 * RENEWAL_S):
+        node.go_on(until=time)
+        call = node.call()
+        assert (scopes(call), call.look, call.sent) == (["s"], True, time)
+        assert not node.outbox.next_call().look, "once"
+    assert node.recorder.count(ProcessStalled) == 0
+    permit.release()
+    node.call()
+    node.go_on(until=START_S + 9 * RENEWAL_S)
+    assert not node.outbox.next_call().look
+    node.alarms.clear()
+    node.clock.now += SPACING_S
+    node.ask()
+    assert node.alarms == [node.clock.now + RENEWAL_S], "it begins anew"
+
+
+def test_a_start_is_reported_in_the_middle_of_the_gap() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.hold(gap=1.0, is_counted=True)
+    now = node.clock.now
+    assert node.go_on(until=now + 0.5) == [now + 0.5]
+    (said,) = node.call(gap=1.0).statements
+    assert (said.started, said.start_age) == (1, 0.5)
+    assert node.go_on(until=now + 0.9) == [], "it is reported"
+
+
+def test_after_a_stall_all_is_sent_again() -> None:
+    """The keeper has taken back what waits."""
+    node = LoneOutbox()
+    node.hold()
+    node.call()
+    node.is_woken = False
+    node.outbox.on_stall(LEASE_S)
+    assert (node.recorder.count(ProcessStalled), node.is_woken) == (1, True)
+    assert node.outbox.next_call().look
+
+
+def test_an_account_that_a_stall_has_ended_was_in_use_before_it() -> None:
+    """Replies that came meanwhile are read before the stall is known."""
+    node = LoneOutbox(turn=0.0)
+    assert not node.outbox.was_in_use_since(-LEASE_S)
+    permit = node.hold()
+    begun_at = node.clock.now
+    assert node.outbox.was_in_use_since(begun_at)
+    permit.release()
+    node.go_on(until=begun_at + RENEWAL_S)
+    node.call()
+    assert not node.outbox.accounts
+    assert node.outbox.was_in_use_since(begun_at)
+    assert not node.outbox.was_in_use_since(node.clock.now + 1.0)
+
+
+def test_the_keeper_repeats_what_was_sent_last_where_permits_are_held() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.outbox.handover.begin_epoch(b"one")
+    node.ask("waits")
+    node.outbox.next_call()
+    held = node.hold()
+    waiting = [node.ask() for _ in range(2)]
+    (latest,) = node.outbox.next_call().statements
+    epoch, (repeated,) = node.outbox.handover.to_repeat()
+    assert (latest.asked, latest.believed) == (3, 1)
+    assert (epoch, repeated) == (b"one", replace(latest, asked=1))
+    node.outbox.accounts["s"].on_granted(latest.term, 2)
+    _, (repeated,) = node.outbox.handover.to_repeat()
+    assert repeated == replace(latest, asked=2, believed=2, pending=latest.pending + 1)
+    for permit in (held, *waiting):
+        permit.release()
+    node.call()
+    assert node.outbox.handover.to_repeat() == (b"one", [])
+    node.ask()
+    node.call(granted=1)
+    node.outbox.handover.begin_epoch(b"two")
+    assert node.outbox.handover.to_repeat() == (b"two", [])
+
+
+def test_the_keeper_repeats_what_has_feedback_and_no_reply() -> None:
+    node = LoneOutbox(turn=0.0)
+    node.outbox.handover.begin_epoch(b"one")
+    node.hold()
+    refused = node.hold()
+    node.ask()
+    refused.refused(1.0)
+    refused.release()
+    (first,) = node.outbox.next_call().statements
+    node.ask()
+    again, latest = node.outbox.next_call().statements
+    assert (first, first.asked, latest.asked) == (again, 3, 4)
+    _, repeated = node.outbox.handover.to_repeat()
+    assert repeated == [replace(one, asked=2, resting=0) for one in (first, latest)]
+
+
+def test_permits_are_lost_at_the_deadline_and_the_next_one_is_checked() -> None:
+    node = LoneOutbox(turn=0.0)
+    early = node.hold("a")
+    node.clock.now += 1.0
+    late = node.hold("b")
+    end = START_S + GRACE_S
+    node.go_on(until=end - 0.5)
+    assert not early.lost
+    node.go_on(until=end)
+    assert (early.lost, late.lost) == (True, False)
+    node.go_on(until=end + 1.0)
+    assert late.lost
+    early.release()
+    late.release()
+    assert not node.call().statements
+    assert node.outbox.accounts == {}
+
+
+def test_a_call_carries_no_more_accounts_than_can_be_answered_soon() -> None:
+    node = LoneOutbox()
+    names = [f"s{i}" for i in range(ACCOUNTS_AT_ONCE + 1)]
+    for name in names:
+        node.ask(name)
+    call = node.call()
+    assert scopes(call) == names[:-1]
+    assert node.is_woken, "for the next call"
+    assert scopes(node.call()) == names[-1:]
+    assert not node.is_woken
+
+
+def test_after_a_time_out_calls_are_smaller_and_grow_again() -> None:
+    node = LoneOutbox()
+    for i in range(5):
+        node.ask(f"s{i}")
+    for size in (5, 2, 1, 1):
+        node.outbox.send_all()
+        call = node.outbox.next_call()
+        assert len(call.statements) == size, "never none"
+        node.outbox.on_timeout(call)
+    sizes = []
+    for _ in range(3):
+        node.outbox.send_all()
+        sizes.append(len(node.call().statements))
+    assert sizes == [1, 2, 3]
+
+
+def test_a_node_that_closes_gives_everything_back_and_takes_no_more() -> None:
+    node = LoneOutbox()
+    idle, running, waiting = node.hold(), node.hold(), node.ask()
+    ended: list[Permit] = []
+    running._watchers = (lambda: ended.append(running),)
+    node.outbox.give_all_back()
+    assert idle._stage is Stage.RELEASED
+    assert (ended, running.lost) == ([running], True)
+    assert isinstance(waiting._granted.exception(), ClosedError)
+    with pytest.raises(ClosedError):
+        node.ask()
+    running.release()
+    (said,) = node.call().statements
+    assert (said.asked, said.returned) == (2, 2)
+    assert node.outbox.accounts == {}
+
+
+def test_timers_come_in_order_and_the_latest_time_counts() -> None:
+    timers = Timers()
+    for time in (3.0, 1.0, 2.0):
+        timers.set_time("a", time)
+    timers.set_time("b", 1.5)
+    timers.set_time("c", 1.0)
+    timers.drop("c")
+    timers.drop("c")
+    assert timers.next_time == 1.5
+    assert timers.pop_due(2.0) == ["b", "a"]
+    assert timers.pop_due(9.0) == []
+    for time in range(1000):
+        timers.set_time("a", float(time))
+    assert len(timers._heap) <= 2 + TIMERS_SLACK
+    assert timers.next_time == 999.0

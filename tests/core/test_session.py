@@ -1,0 +1,427 @@
+"""When a session speaks, what it does when its server does not, and when time is up.
+
+In simulated time: its timers fire as if time passed, and no test waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from lab.simulation.world import BEGIN_S
+from semaphore_middleware.core.observer import Observers, ProcessStalled
+from semaphore_middleware.core.outbox import (
+    ACCOUNTS_AT_ONCE,
+    BUSY_SPACING_S,
+    SPACING_S,
+    TIMER_LAG_S,
+)
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.session import Session
+from semaphore_middleware.errors import HostDownError
+from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.connection import CallTimeoutError
+from semaphore_middleware.redis.keeper import Beat
+from semaphore_middleware.redis.protocol import Reply, Statement
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
+from tests.support import nodes
+from tests.support.crawls import Log
+from tests.support.simulated import in_simulated_time
+
+LIMIT = Limit(9)
+OPTIONS = replace(nodes.OPTIONS, lease=LEASE_S, turn=TURN_S)
+RENEWAL_S = RENEWAL * LEASE_S
+CALL_TIMEOUT_S = LEASE_S / 6
+
+NOBODY: Any = None  # a semaphore that no observer looks at
+
+
+@dataclass
+class FakeConnection:
+    listen: Callable[..., Any]
+    life: str = ""
+    is_open: bool = True
+    has_read_only_scripts: bool = True
+
+    async def subscribe(self, _: object) -> None:
+        pass
+
+    async def check_server(self) -> None:
+        pass
+
+    async def call(self, commands: Sequence[object]) -> list[None]:
+        return [None for _ in commands]
+
+    def check(self, replies: list[None]) -> list[None]:
+        return replies
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+class FakeServer:
+    """Grants what is asked for. It is `Server`, `Store` and `Recovery` at once."""
+
+    def __init__(self) -> None:
+        self.channels = (b"node", b"changes")
+        self.node = "n"
+        self.call_timeout = CALL_TIMEOUT_S
+        self.is_one_name = False
+        self.recovery = self
+        self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
+        self.round_trip = 0.0  # seconds
+        self.is_silent = False
+        self.is_deaf = False
+        self.is_in_another_epoch = False
+        self.connections: list[FakeConnection] = []
+        self.looks = 0  # at the server's life
+        self.epoch = b"one"
+        self.is_waiting = False
+        self.wall = 0.0
+        self.granted: int | None = None  # no more than this to an account
+        self.changes: dict[str, Any] = {}  # parts of the replies
+        self.tell: Callable[[bytes | None], None] = lambda _: None
+
+    async def connect(self) -> FakeConnection:
+        self.connections.append(FakeConnection(self.listen))
+        return self.connections[-1]
+
+    async def check_rights(self, *_: object) -> None:
+        pass
+
+    async def join_epoch(self, _: object) -> None:
+        self.looks += 1
+
+    async def listen(self, _: object, __: float, tell: Callable[[bytes | None], None]) -> None:
+        self.tell = tell
+        if not self.is_deaf:
+            tell(None)
+            asyncio.get_running_loop().call_soon(tell, b"echo")
+        await asyncio.Event().wait()
+
+    async def sync(self, _: object, said: Sequence[Statement], look: bool) -> list[Reply] | None:
+        if self.is_in_another_epoch:
+            self.is_in_another_epoch = False
+            return None
+        self.calls.append((asyncio.get_running_loop().time() - BEGIN_S, said))
+        self.looks += look
+        if self.is_silent:
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            raise CallTimeoutError("no answer")
+        await asyncio.sleep(self.round_trip)
+        return [self._reply(one) for one in said]
+
+    async def repeat(self, _: object, __: bytes, said: Sequence[Statement]) -> list[Reply] | None:
+        return None if self.is_in_another_epoch else [self._reply(one) for one in said]
+
+    def _reply(self, said: Statement) -> Reply:
+        most = said.asked if self.granted is None else self.granted
+        granted = max(said.believed, min(said.asked, most))
+        parts: dict[str, Any] = {**REPLY, **self.changes}
+        return Reply(said, term=said.term, granted=granted, **parts)
+
+    @property
+    def times(self) -> list[float]:
+        """When each of the `calls` was sent."""
+        return [time for time, _ in self.calls]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many statements each of them had."""
+        return [len(said) for _, said in self.calls]
+
+
+class Setup:
+    """A session with a fake server. All that is said so far has been heard."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.recorder = nodes.Recorder()
+        self._observers = Observers([self.recorder])
+        fake: Any = self.server
+        self.session = Session(fake, fake, OPTIONS, self._observers)
+        self.loop: Any = asyncio.get_running_loop()
+
+    @property
+    def now(self) -> float:
+        return float(self.loop.time()) - BEGIN_S
+
+    async def __aenter__(self) -> Setup:
+        await self._observers.open(NOBODY)
+        await self.session.start()
+        await asyncio.sleep(BUSY_SPACING_S)  # nothing waits for the next call's time
+        self.server.calls.clear()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.stop(until=self.loop.time() + 2.0)
+
+    def ask(self, scope: str = "s") -> Permit:
+        return self.session.outbox.request(scope, LIMIT)
+
+    async def hold(self, scope: str = "s") -> Permit:
+        permit = self.ask(scope)
+        await permit._granted
+        permit._begin()
+        await settle()
+        self.server.calls.clear()
+        return permit
+
+    async def keep_busy(self) -> None:
+        """Let requests come fast."""
+        for _ in range(200):
+            self.ask("other").release()
+        await settle()
+        self.server.calls.clear()
+
+
+async def settle() -> None:
+    """Let all happen that needs no time."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@in_simulated_time
+async def test_calls_are_some_milliseconds_apart_and_those_of_a_busy_node_more() -> None:
+    async with Setup() as setup:
+        await asyncio.sleep(1)
+        setup.server.calls.clear()
+        now = setup.now
+        await setup.ask()._granted
+        assert setup.server.times == [now]
+        for permit in [setup.ask(scope) for scope in "ab"]:
+            await permit._granted
+        assert setup.server.times == [now, pytest.approx(now + SPACING_S)]
+        await setup.keep_busy()
+        await setup.ask()._granted
+        [now] = setup.server.times
+        for permit in [setup.ask(scope) for scope in "cd"]:
+            await permit._granted
+        assert setup.server.times == [now, pytest.approx(now + BUSY_SPACING_S)]
+
+
+@in_simulated_time
+async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> None:
+    async with Setup() as setup:
+        setup.server.changes = {"available": FULL}
+        first = await setup.hold()
+        await setup.keep_busy()
+        setup.server.round_trip = 1.0
+        now = setup.now
+        permits = [setup.ask()]
+        await settle()
+        permits += [setup.ask() for _ in range(3)]
+        for permit in permits:
+            await permit._granted
+        first.release()
+        await settle()
+        assert setup.server.times == pytest.approx([now, now + 1.0, now + 2.0])
+        said = [one[-1] for _, one in setup.server.calls]
+        assert [(one.asked, one.returned) for one in said] == [(2, 0), (5, 0), (5, 1)]
+
+
+@in_simulated_time
+async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends() -> None:
+    async with Setup() as setup:
+        await asyncio.sleep(1.5 * TURN_S)
+        for permit in [await setup.hold(scope) for scope in "aab"]:
+            permit.release()
+        await asyncio.sleep(TURN_S)
+        permit = setup.ask("a")
+        permit._begin()
+        permit.release()
+        await asyncio.sleep(TURN_S)
+        assert setup.server.times == pytest.approx([3 * TURN_S]), "in one call"
+        assert [said.returned for said in setup.server.calls[0][1]] == [1, 1], "one was used"
+        await asyncio.sleep(TURN_S)
+        assert setup.session.outbox.accounts == {}
+
+
+@in_simulated_time
+async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
+    async with Setup() as setup:
+        permit = await setup.hold()
+        await asyncio.sleep(10 * LEASE_S)
+        gaps = [later - time for time, later in pairwise(setup.server.times)]
+        assert len(gaps) == 32
+        assert max(gaps) <= RENEWAL_S + 0.001
+        assert setup.server.looks >= len(gaps), "is it still the server that it knows?"
+        permit.release()
+        await asyncio.sleep(LEASE_S)
+        setup.server.calls.clear()
+        await asyncio.sleep(10 * LEASE_S)
+        assert setup.server.times == []
+
+
+@in_simulated_time
+async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew() -> None:
+    """A proxy may have left it at a server that is in use no more."""
+    async with Setup() as setup:
+        permit = await setup.hold()
+        *_, subscription = setup.server.connections
+        assert subscription.is_open
+        setup.server.is_in_another_epoch = True
+        waiting = setup.ask("other")
+        await waiting._granted
+        assert not subscription.is_open
+        assert {said.scope for _, one in setup.server.calls for said in one} == {"s", "other"}
+        assert not permit.lost
+        permit.release()
+        waiting.release()
+
+
+@pytest.mark.parametrize(("reply", "channel"), [(4.0, None), (None, 4.0), (9.0, 4.0)])
+@in_simulated_time
+async def test_a_node_asks_again_when_told(reply: float | None, channel: float | None) -> None:
+    """The latest word counts."""
+    async with Setup() as setup:
+        setup.server.granted, setup.server.changes = 0, {"retry_in": reply}
+        permit = setup.ask()
+        await settle()
+        setup.server.granted, setup.server.changes = None, {}
+        if channel:
+            setup.server.tell(b"retry %d s" % (1000 * channel))
+        now = setup.now
+        await permit._granted
+        assert setup.now == pytest.approx(now + 4.0 - TIMER_LAG_S)
+
+
+@pytest.mark.parametrize("heard", [None, b"changed"])
+@in_simulated_time
+async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes | None) -> None:
+    async with Setup() as setup:
+        held = await setup.hold()
+        setup.server.granted = 1
+        waiting = setup.ask()
+        await asyncio.sleep(1.0)
+        setup.server.calls.clear()
+        setup.server.tell(heard)
+        held.release()
+        assert (waiting._stage is Stage.HELD) == (heard is None), "a new rule ends turns"
+        setup.server.granted = None
+        await settle()
+        assert setup.server.sizes == [1]
+
+
+@in_simulated_time
+async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
+    async with Setup() as setup:
+        held = await setup.hold()
+        setup.server.granted = 1
+        waiting = setup.ask()
+        setup.server.tell(b"backoff 1 0 s")
+        assert held.withdrawn
+        setup.server.tell(b"down 65000 s")
+        with pytest.raises(HostDownError, match="65 s"):
+            await waiting._granted
+        held.release()
+        waiting.release()
+
+
+@in_simulated_time
+async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
+    async with Setup() as setup:
+        scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
+        for scope in scopes:
+            setup.ask(scope)
+        await settle()
+        assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
+        assert [one.scope for _, said in setup.server.calls for one in said] == scopes
+
+
+@in_simulated_time
+async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
+    async with Setup() as setup:
+        permit = await setup.hold()
+        setup.loop.world.now += LEASE_S
+        setup.server.tell(b"granted 1 2 s")  # it lay in the socket
+        assert permit.lost
+        await settle()
+        assert setup.recorder.count(ProcessStalled) == 1
+        assert "This process stood still for 100.0 s" in caplog.text
+        permit.release()
+
+
+@in_simulated_time
+async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> None:
+    async with Setup() as setup:
+        permit = await setup.hold()
+        account, session = permit._account, setup.session
+        before = account.deadline
+        session._heartbeat._clock = setup.loop.time
+        session._heartbeat._beat = Beat(setup.loop.time(), setup.loop.time())
+
+        async def repeat() -> tuple[bool, float]:
+            setup.loop.world.now += 1.0  # as it blocks
+            session.outbox.handover.kept = {}
+            is_kept = await session._repeat(setup.server.connect)  # type: ignore[arg-type]
+            account.is_over(math.inf)
+            return is_kept, account.deadline
+
+        setup.server.is_in_another_epoch = True
+        assert await repeat() == (False, before)
+        setup.server.is_in_another_epoch = False
+        kept, moved = await repeat()
+        assert (kept, moved > before) == (True, True)
+        for status in ("lost", "old", "refused", "unreadable"):
+            session._ended_terms.clear()
+            setup.server.changes = {"status": status}
+            assert await repeat() == (False, moved)
+        setup.server.changes = {}
+        assert await repeat() == (False, moved), "never again under this term"
+        session.outbox.accounts["s"].lose_all("was lost")
+        assert session._ended_terms
+        permit.release()
+        await setup.hold()
+        await repeat()
+        assert not session._ended_terms, "nor is it remembered when another has begun"
+
+
+@in_simulated_time
+async def test_deadlines_hold_without_a_subscription(caplog: Log) -> None:
+    setup = Setup()
+    setup.server.is_deaf = True
+    async with setup:
+        permit = await setup.hold()
+        setup.server.is_silent = True
+        await asyncio.sleep(GRACE_S + 0.01)
+        assert permit.lost
+        assert "no answer. No permit is granted until it can be used again" in caplog.text
+        permit.release()
+
+
+@in_simulated_time
+async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() -> None:
+    async with Setup() as setup:
+        setup.server.is_silent = True
+        permits = [setup.ask(f"s{i}") for i in range(20)]
+        await asyncio.sleep(8 * CALL_TIMEOUT_S)
+        assert setup.server.sizes[:6] == [20, 10, 5, 2, 1, 1], "never none"
+        setup.server.is_silent = False
+        setup.server.calls.clear()
+        await asyncio.sleep(2 * CALL_TIMEOUT_S)
+        assert all(permit._stage is Stage.HELD for permit in permits)
+        assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
+
+
+@in_simulated_time
+async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
+    async with Setup() as setup:
+        permit = await setup.hold()
+        setup.server.is_silent = True
+        is_lost = asyncio.Event()
+        permit._watchers = (is_lost.set,)
+        await is_lost.wait()
+        setup.server.is_silent = False
+        await asyncio.sleep(2 * CALL_TIMEOUT_S)
+        setup.loop.call_later(0.5, permit.release)
+        now = setup.now
+        await setup.session.stop(until=setup.loop.time() + 2.0)
+        assert setup.now == pytest.approx(now + 0.5)

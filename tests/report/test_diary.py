@@ -1,0 +1,70 @@
+"""A node's counts of what it does to sites, before they go to the server."""
+
+from __future__ import annotations
+
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.report.diary import Diary, PauseNote
+
+WALL_S = 6000.0  # a minute begins
+WALL_MS = int(1000 * WALL_S)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = WALL_S
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def notes(diary: Diary) -> dict[int, PauseNote]:
+    """What was noted of pauses, in a minute."""
+    (tally,) = diary.next_batch(is_closing=True).tallies
+    return tally.pauses
+
+
+def test_a_start_that_crossed_the_news_of_a_pause_is_noted() -> None:
+    diary = Diary(Clock())
+    diary.add_start("s", Limit(1), withdrawn=False)
+    diary.set_pause("s", WALL_MS + 250, 1000.0)  # it began after the start
+    diary.set_pause("s", WALL_MS - 250, 1000.0)
+    diary.set_pause("s", WALL_MS - 2000, 1000.0)  # it was over before the start
+    assert notes(diary) == {WALL_MS - 250: PauseNote(1000.0, last=250.0)}
+
+
+def test_a_start_in_a_pause_is_noted_also_if_the_pause_has_grown() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+    diary.set_pause("s", WALL_MS, 1000.0)
+    clock.now += 2.0
+    diary.add_start("s", Limit(1), withdrawn=True)
+    diary.set_pause("s", WALL_MS, 5000.0)
+    diary.add_cause("s", WALL_MS, 5000.0, asked=3000.0, refused=True)
+    diary.add_cause("s", WALL_MS, 4000.0, asked=1000.0, refused=False)
+    assert notes(diary) == {WALL_MS: PauseNote(5000.0, asked=3000.0, refused=1, last=2000.0)}
+
+
+def test_a_start_after_a_pause_is_not_noted() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+    diary.set_pause("s", WALL_MS, 1000.0)
+    clock.now += 2.0
+    diary.add_start("s", Limit(1), withdrawn=True)
+    assert notes(diary) == {}
+
+
+def test_a_minute_begins_with_the_permits_that_are_held_unless_the_scope_was_left() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+    for scope in "ab":
+        diary.set_usage(scope, held=3, limit=5)
+    diary.forget("b")
+    clock.now += 60.0
+    for scope in "ab":
+        diary.add_response(scope, 200, 1)
+    diary.on_sent(diary.next_batch(is_closing=True))
+    tallies = diary.next_batch(is_closing=True).tallies
+    assert [(tally.scope, tally.most, tally.limit) for tally in tallies] == [
+        ("a", 3, 5),
+        ("b", 0, 0),
+    ]

@@ -1,0 +1,47 @@
+"""The history has each robots.txt that nodes obeyed, once as long as it stayed the same."""
+
+from __future__ import annotations
+
+import random
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import RobotsTxtObeyed
+from semaphore_middleware.report.keys import HistoryKeys
+from semaphore_middleware.report.reader import read_history
+from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
+
+KEYS = HistoryKeys("semaphore")
+SITE = "https://example.com"
+DAY_S = 86400.0
+
+
+async def note(server: RedisServer, *files: RobotsTxtObeyed) -> None:
+    """Let a node fetch these files, one after the other."""
+    for file in files:
+        node = FairSemaphore(server.url, lease=ENDLESS_S, history=DAY_S)
+        async with node:
+            node.emit(RobotsTxtObeyed, file.origin, file.status, file.problem, file.text)
+
+
+async def test_each_file_is_kept_once(server: RedisServer) -> None:
+    first = RobotsTxtObeyed(SITE, 200, "", b"Disallow: /x")
+    second = RobotsTxtObeyed(SITE, 0, "it hung up", b"")
+    await note(server, first, first, second, first, RobotsTxtObeyed("http://b", 404, "", b""))
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+        files = (await read_history(node.admin, "example.com", DAY_S)).robotstxt
+    assert [(one.origin, one.status, one.problem, one.text) for one in files] == [
+        (SITE, 200, "", "Disallow: /x"),
+        (SITE, 0, "it hung up", ""),
+        (SITE, 200, "", "Disallow: /x"),
+    ]
+    assert files[0].at < files[1].at < files[2].at <= files[0].last == files[2].last
+    with server.client() as client:
+        assert 0 < client.pttl(KEYS.of_files("example.com")) <= 2000 * DAY_S
+
+
+async def test_a_large_file_is_not_kept(server: RedisServer) -> None:
+    text = random.Random(7).randbytes(20_000)
+    await note(server, RobotsTxtObeyed(SITE, 200, "", text))
+    with server.client() as client:
+        assert not client.exists(KEYS.of_files("example.com"))

@@ -1,0 +1,191 @@
+"""Crawls of a site that refuses lose no request, and a host that is down costs others nothing."""
+
+import logging
+from collections import Counter
+from typing import Any
+
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
+
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_middleware.report.reader import read_history
+from tests.support.crawls import Crawl, Log, pages
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+
+
+def refusals_of(crawl: Crawl) -> list[Response]:
+    """Responses that were refusals to the end, as errbacks get them."""
+    errors = crawl.spider.failures
+    return [error.response for error in errors if isinstance(error, HttpError)]
+
+
+async def test_none_starts_before_retry_after(server: RedisServer, site: Site) -> None:
+    site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
+    crawl = Crawl(server, *pages(site, 4, "/busy/"), limit=1, SEMAPHORE_BACKOFF_MAX=10)
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 4
+    assert len(site.arrivals) == 5
+    assert site.times[1] >= site.refused_at[0] + 1
+    assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (1, 1)
+
+
+async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site) -> None:
+    site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
+    settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
+    crawl = Crawl(server, *pages(site, 3, "/busy/"), limit=2, **settings)
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [200] * 3
+    assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
+    assert crawl.stat("semaphore/refused") == 5
+    assert crawl.stat("downloader/response_status_count/429") == 5
+    assert crawl.stat("retry/count") == crawl.stat("retry/reason_count/429 Unknown Status") == 5
+    assert crawl.stat("retry/max_reached") == 0
+    assert "passed=yes" in site.visits[-1].header("Cookie"), "by which the site may know us"
+    assert server.members() == {}
+
+
+async def test_what_is_refused_too_often(server: RedisServer, site: Site) -> None:
+    site.refusals = None
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
+    crawl = Crawl(server, *pages(site, 1, "/busy/"), **settings)
+    await crawl.finished()
+    (response,) = refusals_of(crawl)
+    assert response.status == 429
+    assert not {"dont_retry", "semaphore_refusals"} & response.meta.keys()
+    assert len(site.arrivals) == 1 + 3
+
+
+async def test_a_site_s_only_page(server: RedisServer, site: Site, caplog: Log) -> None:
+    caplog.set_level(logging.INFO)
+    alone = Request(site.url("/status/503?n=1"))
+    settings: dict[str, Any] = {"RETRY_TIMES": 1, "SEMAPHORE_BACKOFF_TIMES": 9}
+    crawl = Crawl(server, alone, **settings)
+    await crawl.finished()
+    assert [response.status for response in refusals_of(crawl)] == [503]
+    assert len(site.arrivals) == 1 + settings["RETRY_TIMES"]
+    async with Admin(server.url) as admin:
+        done = (await read_history(admin, "127.0.0.1", 3600)).sum()
+    assert (done.requests, done.server_errors, done.silent) == (2, 2, 0)
+    said = [line for line in caplog.messages if "all nodes pause there" in line]
+    told = "127.0.0.1 answered 503 to GET /status/503?n=1"
+    assert said[0] == f"{told} (try 1 of 2): all nodes pause there for 0.01 s."
+    assert said[1] == f"{told} (try 2 of 2): all nodes pause there for 0.02 s."
+
+
+async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
+    visited = [Request(site.url(path)) for path in ("/status/503", "/status-once/418")]
+    crawl = Crawl(server, *visited, SEMAPHORE_BACKOFF_CODES=[418])
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 1
+    of = "retry/reason_count"
+    assert crawl.stat(f"{of}/503 Service Unavailable") == 1, "by Scrapy"
+    assert crawl.stat(f"{of}/418 I'm a teapot") == 1
+
+
+async def test_a_page_that_always_fails(server: RedisServer, site: Site) -> None:
+    bad = Request(site.url("/status/503"), priority=1)  # first of all
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
+    crawl = Crawl(server, bad, *pages(site, 9), limit=2, **settings)
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 1
+    of_page = [visit for visit in site.visits if visit.path == "/status/503"]
+    assert len(of_page) == 1 + 1 + settings["RETRY_TIMES"]
+    assert crawl.stat("downloader/response_status_count/503") == len(of_page)
+    assert crawl.stat("retry/count") == len(of_page) - 1
+    assert len(crawl.spider.responses) == 9
+    metas = [response.meta.keys() for response in refusals_of(crawl)]
+    assert len(metas) == 1
+    assert not any({"semaphore_refusals", "semaphore_refused_at"} & meta for meta in metas)
+
+
+def is_captcha(response: Response) -> bool:
+    """A user's judge."""
+    return response.url.endswith("/page/captcha") and "A page" in response.text
+
+
+async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site) -> None:
+    visited = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
+    when = f"{__name__}.is_captcha"
+    crawl = Crawl(server, *visited, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
+    await crawl.finished()
+    assert site.arrivals.count("/page/captcha") == 2
+    assert len(crawl.spider.responses) == 3
+    assert crawl.stat("semaphore/refused") == 2
+
+
+async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
+    site.refusals = None
+    free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
+    limits = {"localhost": None}
+    unlimited = Request(site.url("/busy/b", "localhost"))
+    crawl = Crawl(server, free, unlimited, SEMAPHORE_LIMITS=limits)
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 0
+    assert crawl.stat("retry/count") == 2
+
+
+# Sites that refuse everything ---------------------------------------------------------------------
+
+WALLED_SOON: dict[str, Any] = {
+    "SEMAPHORE_DOWN_AFTER": 0.05,
+    "SEMAPHORE_BACKOFF_START": 0.05,
+    "SEMAPHORE_BACKOFF_MAX": 0.2,
+    "SEMAPHORE_BACKOFF_TIMES": 100,
+}
+
+
+async def test_a_site_that_refuses_everything(server: RedisServer, site: Site, caplog: Log) -> None:
+    site.refusals = None
+    walled = [Request(site.url(f"/busy/{n}"), priority=1) for n in range(20)]
+    alive = pages(site, 9, host="localhost")
+    crawl = Crawl(server, *walled, *alive, limit=2, **WALLED_SOON)
+    await crawl.finished()
+    refused = sum(visit.path.startswith("/busy/") for visit in site.visits)
+    assert refused < 60, "plain Scrapy asks three times for each"
+    ends = Counter(type(error) for error in crawl.spider.failures)
+    assert len(crawl.spider.responses) == 9, "of the site that answers"
+    assert ends[SiteWalledError] + ends[HttpError] == 20, "who tries it last gets the response"
+    assert ends[SiteWalledError] == crawl.stat("semaphore/failed_at_once") > 0
+    assert crawl.stat("semaphore/walled") == 1
+    said = [message for message in caplog.messages if "is walled. It has refused" in message]
+    assert len(said) == 1
+    assert "the last one with status 429. Requests fail at once" in said[0]
+    assert server.members() == {}
+
+
+# Hosts that do not respond ------------------------------------------------------------------------
+
+QUEUED = 60
+LIMIT = 4
+AT_ONCE: dict[str, Any] = {
+    "SEMAPHORE_DOWN_AFTER": 0,
+    "SEMAPHORE_BACKOFF_START": 0.3,
+    "SEMAPHORE_BACKOFF_MAX": 30,
+}
+
+
+async def test_a_full_queue_of_a_dead_host(server: RedisServer, site: Site, caplog: Log) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
+    alive = pages(site, QUEUED, host="localhost")
+    crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
+    of_same_node = Crawl(server, alive[0], limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
+    await crawl.finished()
+    await of_same_node.finished()
+    assert of_same_node.stat("semaphore/failed_at_once") == 0, "each crawl counts its own"
+    assert len(crawl.spider.responses) == QUEUED, "of the site that is alive"
+    errors = [type(error) for error in crawl.spider.failures]
+    assert len(errors) == QUEUED
+    of_down = errors.count(HostDownError)
+    assert of_down == crawl.stat("semaphore/failed_at_once") > QUEUED / 2
+    assert crawl.stat("semaphore/hosts_down") == 1
+    tried = crawl.stat("downloader/exception_count") - of_down
+    assert tried < 2 * LIMIT + 5, "each pause costs one attempt"
+    retried = "retry/reason_count/semaphore_middleware.errors.HostDownError"
+    assert crawl.stat(retried) == 0
+    said = [message for message in caplog.messages if "is down: it has not responded" in message]
+    assert len(said) == 1
+    assert server.members() == {}
