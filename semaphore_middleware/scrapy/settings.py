@@ -174,14 +174,6 @@ def value_of(name: str, settings: BaseSettings) -> Any:
     return SETTINGS[name].read(settings)
 
 
-def is_true(name: str, settings: BaseSettings) -> bool:
-    """Whether a setting of Scrapy's is true. Raises `SettingsError`."""
-    try:
-        return settings.getbool(name)
-    except (TypeError, ValueError):
-        raise not_allowed(settings.get(name), name, "True or False") from None
-
-
 def _backoff_bounds(settings: BaseSettings) -> Mapping[str, Any]:
     return {"least": value_of("SEMAPHORE_BACKOFF_START", settings)}
 
