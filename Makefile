@@ -85,6 +85,10 @@ bench: $(INSTALLED)-bench ## measure the figures of docs/benchmarks.md; make ben
 bench-%: $(INSTALLED)-bench
 	$(BIN)/python -m lab.benchmarks $* $(ARGS)
 
+.PHONY: pictures
+pictures: $(INSTALLED) ## take the picture of docs/page.md, with headless Chromium
+	$(BIN)/python -m lab.page_picture
+
 .PHONY: lint
 lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scripts
 	$(BIN)/ruff format --check .
