@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 class Scheduler(BaseScheduler):
     """One node's scheduler for a shared crawl. Set it with `SCHEDULER`.
 
-    Its settings are `CRAWL` and `CRAWL_*` (docs/shared-crawl.md). As in Scrapy's own scheduler,
+    Its settings are `CRAWL` and `CRAWL_*` (docs/settings.md). As in Scrapy's own scheduler,
     `SCHEDULER_MEMORY_QUEUE` decides whether the last request of a site comes first. A node stopped
     before the end of the crawl exits with status 1, so that its supervisor starts it again. A node
     started after the end exits at once, with status 0.

@@ -81,7 +81,7 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class CrawlSettings:
-    """The settings of one node, or of an operator. Times are in seconds; docs/shared-crawl.md has
+    """The settings of one node, or of an operator. Times are in seconds; docs/settings.md has
     the meanings.
     """
 
