@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from semaphore_middleware import FairSemaphore, HostDownError, LimitDict, Permit
-from tests.semaphore_console.pages import serving
+from tests.console.pages import serving
 from tests.support.browser import Browser, Chromium, browsing
 from tests.support.servers import RedisServer
 
