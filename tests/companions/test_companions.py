@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from lab.demo.judging import Visit, response
 from tests.docs.pages import blocks
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.crawls import ADD_ON, holding, scrapy
 from tests.support.nodes import eventually
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
-from tests.support.site import Site, Visit, response
+from tests.support.site import Site
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 
+from lab.demo.judging import Visit, response
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import AcquireTimeoutError
 from semaphore_middleware.scrapy import robotstxt
@@ -21,7 +22,7 @@ from tests.plugin import in_the_loop
 from tests.support.crawls import Crawl, Log, Patch, host_of, more_hosts
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
-from tests.support.site import Site, Visit, response
+from tests.support.site import Site
 from tests.support.times import ENDLESS_S
 from tests.support.visits import Visits
 

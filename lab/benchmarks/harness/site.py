@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from urllib.request import urlopen
 
 from lab.benchmarks.harness.load import hear, running, write
+from lab.demo.judging import JudgingSite, Work, response
+from lab.demo.judging import Visit as Request
 from lab.simulation.sites import Meter
-from tests.support.site import JudgingSite, Work, response
-from tests.support.site import Visit as Request
 
 BODY = b"<!doctype html>\n<title>A page</title>\n" + 12 * b"<p>Some words, to be a page.</p>\n"
 PAGE = response(BODY)
