@@ -191,8 +191,8 @@ def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisS
         (project / "shop/spiders/pages.py").write_text(SPIDER.replace("URL", site.url))
         log = run_in(project, scrapy, "crawl", "pages")
         assert "'finish_reason': 'finished'" in log
-        assert site.judge.missed(HOST) == []
-        assert site.judge.record(HOST).most <= 2
+        assert site.record(HOST).missed == []
+        assert site.record(HOST).most <= 2
     assert server.members() == {}
 
     # What needs an extra says so, and the line that it names installs it.

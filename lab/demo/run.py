@@ -18,7 +18,7 @@ from rich.markup import escape
 from lab.demo.process import NodeProcess, NodeResult
 from lab.demo.progress import DemoState, ProgressDisplay
 from lab.demo.site import ExampleSite
-from lab.demo.verdict import CrawlResult, SiteResult, problems, table
+from lab.demo.verdict import CrawlResult, problems, table
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.shared_crawl import CrawlClient, CrawlSettings, RunOverError
 
@@ -146,8 +146,8 @@ class Demo:
         scope = await self.semaphore.admin.inspect(self.host)
         counts = await self.crawl.counts()
         if self.site:
-            fetched = len(self.site.judge.record(self.host).pages)
-            found = len(self.site.judge.paths)
+            fetched = len(self.site.record(self.host).pages)
+            found = len(self.site.numbers)
         else:
             fetched = max(0, counts.seen - counts.unfinished)
             found = counts.seen
@@ -162,7 +162,7 @@ class Demo:
             latency=self.plan.latency,
             nodes=nodes,
             permits_left=await self._permits_left(nodes),
-            site=SiteResult.of(self.site.judge, self.host) if self.site else None,
+            site=self.site.record(self.host) if self.site else None,
         )
 
     async def _permits_left(self, nodes: list[NodeResult]) -> int:

@@ -8,98 +8,56 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import time
+import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from aiohttp import web
-from yarl import URL
+from lab.demo.judging import JudgingSite, Visit, Work, response
 
 BRANCHES = 8  # first links of each page: their tree reaches every page
 FORBIDDEN = "/private/diary"
 ROBOTS = f"User-agent: *\nDisallow: {FORBIDDEN}\n"
+JUDGE = "/_judge"
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-
-@dataclass
+@dataclass(frozen=True)
 class Record:
-    """The requests to one host so far."""
+    """The requests to one host so far, compared with the existing pages."""
 
-    now: int = 0  # open requests, those for robots.txt included
-    most: int = 0  # open at once
-    pages: Counter[str] = field(default_factory=Counter)  # path -> requests
-    robots: int = 0  # requests for robots.txt
-    forbidden: int = 0  # requests that robots.txt forbids
-    first: float | None = None  # start of the first request, seconds
-    last: float | None = None  # end of the last one
+    now: int  # open requests, those for robots.txt included
+    most: int  # open at once
+    pages: Counter[str]  # path -> requests
+    robots: int  # requests for robots.txt
+    forbidden: int  # requests that robots.txt forbids
+    seconds: float  # from the beginning of the first request to the end of the last
+    missed: list[str]  # pages never requested
+    twice: list[str]  # pages requested more than once
 
-    def enter(self, path: str) -> None:
-        """Count the beginning of a request."""
-        if self.first is None:
-            self.first = time.monotonic()
-        self.now += 1
-        self.most = max(self.most, self.now)
-        if path == "/robots.txt":
-            self.robots += 1
-        elif path == FORBIDDEN:
-            self.forbidden += 1
-        else:
-            self.pages[path] += 1
-
-    def leave(self) -> None:
-        """Count the end of a request."""
-        self.now -= 1
-        self.last = time.monotonic()
+    @property
+    def requests(self) -> int:
+        """All of them."""
+        return self.pages.total() + self.robots + self.forbidden
 
 
-@dataclass
-class Judge:
-    """The records of all hosts, compared with the existing pages."""
-
-    paths: list[str]  # of all pages
-    hosts: dict[str, Record] = field(default_factory=dict)
-
-    def record(self, host: str) -> Record:
-        """The record of a host."""
-        return self.hosts.setdefault(host, Record())
-
-    def missed(self, host: str) -> list[str]:
-        """The pages never requested."""
-        return [path for path in self.paths if not self.record(host).pages[path]]
-
-    def twice(self, host: str) -> list[str]:
-        """The pages requested more than once."""
-        return [path for path, requests in self.record(host).pages.items() if requests > 1]
-
-    def state(self) -> dict[str, Any]:
-        """All records, for JSON."""
-        return {
-            host: {**vars(record), "missed": self.missed(host), "twice": self.twice(host)}
-            for host, record in self.hosts.items()
-        }
-
-
-class ExampleSite:
+class ExampleSite(JudgingSite):
     """Linked pages, served by a web server of its own.
 
     async with ExampleSite(pages=300, latency=0.1).running() as site:
         ... crawl site.url ...
-        assert site.judge.missed("127.0.0.1") == []
+        assert site.record("127.0.0.1").missed == []
     """
 
     def __init__(
         self, pages: int = 300, latency: float = 0.1, port: int = 0, host: str = "127.0.0.1"
     ) -> None:
-        self.pages = pages
+        super().__init__()
         self.latency = latency  # seconds; may be changed at any time
         self.port = port
         self.host = host  # to listen at
-        self._numbers = {path_of(number): number for number in range(pages)}
-        self.judge = Judge(list(self._numbers))
+        self.numbers = {path_of(number): number for number in range(pages)}
+        """Of the pages, by path."""
 
     @property
     def url(self) -> str:
@@ -109,50 +67,51 @@ class ExampleSite:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ExampleSite]:
         """Serve the site in this context; sets `port` if it was 0."""
-        app = web.Application(middlewares=[self._watch])
-        app.router.add_get("/_judge", self._state)
-        app.router.add_get("/robots.txt", self._robots)
-        app.router.add_get("/{path:.*}", self._page)
-        # A request ends with its connection, answered or not.
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
-        )
-        await runner.setup()
+        self.port = await self.listen(self.host, self.port)
         try:
-            await web.TCPSite(runner, self.host, self.port).start()
-            self.port = runner.addresses[0][1]
             yield self
         finally:
-            await runner.cleanup()
+            await self.stop()
 
-    @web.middleware
-    async def _watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path == "/_judge":
-            return await handler(request)
-        record = self.judge.record(URL(f"http://{request.host}").host or "")
-        record.enter(request.path)
-        try:
-            response = await handler(request)
-            # Sent here and not after the return: a request is open until its response is sent.
-            await response.prepare(request)
-            await response.write_eof()
-            return response
-        finally:
-            record.leave()
+    def record(self, host: str) -> Record:
+        visits = [one for one in self.visits if one.host == host and one.path != JUDGE]
+        paths = Counter(visit.path for visit in visits)
+        robots, forbidden = paths.pop("/robots.txt", 0), paths.pop(FORBIDDEN, 0)
+        ends = [visit.end for visit in visits if not visit.in_hand]
+        return Record(
+            self.hosts[host].now,
+            self.hosts[host].most,
+            paths,
+            robots,
+            forbidden,
+            max(ends) - visits[0].begin if ends else 0.0,
+            missed=[path for path in self.numbers if path not in paths],
+            twice=[path for path, requests in paths.items() if requests > 1],
+        )
 
-    async def _state(self, _: web.Request) -> web.StreamResponse:
-        return web.json_response(self.judge.state())
+    def forget(self) -> None:
+        """Begin the records anew."""
+        self.visits.clear()
+        self.hosts.clear()
 
-    async def _robots(self, _: web.Request) -> web.StreamResponse:
+    def begin(self, visit: Visit) -> Work:
+        return asyncio.ensure_future(self._respond(visit))
+
+    async def _respond(self, visit: Visit) -> None:
+        if visit.path == JUDGE:
+            records = {host: vars(self.record(host)) for host in [*self.hosts]}
+            visit.answer(response(json.dumps(records), kind="application/json"))
+            return
         await asyncio.sleep(self.latency)
-        return web.Response(text=ROBOTS)
+        if visit.path == "/robots.txt":
+            visit.answer(response(ROBOTS, kind="text/plain"))
+        else:
+            visit.answer(await self._page(visit))
 
-    async def _page(self, request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(self.latency)
-        if request.path not in self._numbers:
-            return web.Response(status=404, text="No such page.")
-        html = page(self._numbers[request.path], self.pages)
-        return web.Response(text=html, content_type="text/html")
+    async def _page(self, visit: Visit) -> bytes:
+        if visit.path not in self.numbers:
+            return response("No such page.", 404, "text/plain")
+        return response(page(self.numbers[visit.path], len(self.numbers)))
 
 
 def path_of(number: int) -> str:
@@ -174,7 +133,7 @@ def page(number: int, pages: int) -> str:
 async def serve(site: ExampleSite) -> None:
     """Serve a site until cancelled."""
     async with site.running():
-        line = f"{site.pages} pages at {site.url}, the records at {site.url}_judge"
+        line = f"{len(site.numbers)} pages at {site.url}, the records at {site.url}_judge"
         print(line, flush=True)  # noqa: T201  (a program of its own)
         await asyncio.Event().wait()
 

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from rich.console import Console
 from lab.demo.__main__ import parser
 from lab.demo.process import NodeProcess, NodeResult
 from lab.demo.run import show_result
-from lab.demo.verdict import CrawlResult, SiteResult, problems
+from lab.demo.site import Record
+from lab.demo.verdict import CrawlResult, problems
 from tests.crawler.conftest import serving
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, free_port, wait_until
@@ -30,7 +32,7 @@ from tests.support.shared_crawl import crawl_keys, looking_at
 from tests.support.times import TIMEOUT_S
 
 PAGES = "item_scraped_count"
-SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
+SITE = Record(*(0, 4, Counter({"/": 303})), robots=1, forbidden=0, seconds=8.0, missed=[], twice=[])
 NODE = NodeResult(
     "node-1",
     {
@@ -66,7 +68,7 @@ def shown(result: CrawlResult) -> str:
     return console.export_text()
 
 
-LIMIT_BROKEN = replace(SITE, most=5, missed=2, twice=1, forbidden=1)
+LIMIT_BROKEN = replace(SITE, most=5, missed=["/1", "/2"], twice=["/"], forbidden=1)
 FAILED = [NodeResult("node-1", {}, "[/y] failed")]
 
 
@@ -219,7 +221,7 @@ def test_another_site_can_be_crawled_unless_it_is_down(demo: StartDemo) -> None:
     with serving(pages=20) as site:
         run = demo("--nodes", "2", "--pages", "10", "--url", site.url)
         assert run.wait() == 0, run.log
-        assert site.judge.record("127.0.0.1").pages.total() == 10
+        assert site.record("127.0.0.1").pages.total() == 10
     assert "missed" not in run.log
     run = demo("--nodes", "2", "--url", f"http://127.0.0.1:{free_port()}/")
     assert run.wait() == 1

@@ -10,36 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.demo.process import NodeResult
-from lab.demo.site import Judge
+from lab.demo.site import Record
 
 REFUSALS = ("429", "503")
 NO_FAILURES = ("IgnoreRequest", "PermitLostError")
 """Exceptions of requests forbidden by robots.txt or made again: not faults of the site."""
-
-
-@dataclass(frozen=True)
-class SiteResult:
-    """The example site's own record of the crawl."""
-
-    most: int  # requests open at once
-    requests: int
-    seconds: float  # from the first request to the end of the last
-    missed: int  # pages never asked for
-    twice: int  # pages asked for more than once
-    forbidden: int  # requests that robots.txt forbids
-
-    @classmethod
-    def of(cls, judge: Judge, host: str) -> SiteResult:
-        """The record of one host."""
-        record = judge.record(host)
-        return cls(
-            most=record.most,
-            requests=record.pages.total() + record.robots + record.forbidden,
-            seconds=(record.last or 0.0) - (record.first or 0.0),
-            missed=len(judge.missed(host)),
-            twice=len(judge.twice(host)),
-            forbidden=record.forbidden,
-        )
 
 
 @dataclass(frozen=True)
@@ -51,7 +26,7 @@ class CrawlResult:
     latency: float  # seconds
     nodes: Sequence[NodeResult]
     permits_left: int
-    site: SiteResult | None = None
+    site: Record | None = None
 
     @property
     def pages(self) -> int:
@@ -128,13 +103,14 @@ def checks(result: CrawlResult) -> list[Check]:
     return [*found, Check("permits left", left, f"permits left on the server: {left}")]
 
 
-def _seen_by_site(site: SiteResult, limit: int) -> list[Check]:
+def _seen_by_site(site: Record, limit: int) -> list[Check]:
+    missed, twice = len(site.missed), len(site.twice)
     exceeded = f"limit {limit} was exceeded: {site.most} requests at once"
     forbidden = f"requests forbidden by robots.txt: {site.forbidden}"
     return [
         Check("most requests at once", site.most, exceeded, limit, f"at most {limit}"),
-        Check("pages missed", site.missed, f"pages missed: {site.missed}"),
-        Check("pages fetched twice", site.twice, f"pages fetched twice: {site.twice}"),
+        Check("pages missed", missed, f"pages missed: {missed}"),
+        Check("pages fetched twice", twice, f"pages fetched twice: {twice}"),
         Check("requests robots.txt forbids", site.forbidden, forbidden),
     ]
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from redis import Redis
 
+from lab.demo.judging import Visit
 from lab.demo.site import ExampleSite
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
@@ -32,10 +32,10 @@ class ClosedSite(ExampleSite):
         self.answered = answered
         self.open = False
 
-    async def _page(self, request: web.Request) -> web.StreamResponse:
+    async def _page(self, visit: Visit) -> bytes:
         while pages_asked_for(self) > self.answered and not self.open:  # noqa: ASYNC110 - by a thread
             await asyncio.sleep(0.01)
-        return await super()._page(request)
+        return await super()._page(visit)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def in_a_thread(site: ExampleSite) -> Iterator[None]:
 
 @contextmanager
 def serving(pages: int = 60, latency: float = 0.01) -> Iterator[ExampleSite]:
-    """An example site in a thread of its own; its judge may be read from the test."""
+    """An example site in a thread of its own; its records may be read from the test."""
     site = ExampleSite(pages, latency)
     with in_a_thread(site):
         yield site
@@ -132,10 +132,10 @@ def start_together(
 
 
 def pages_asked_for(site: ExampleSite) -> int:
-    return site.judge.record(HOST).pages.total()
+    return site.record(HOST).pages.total()
 
 
 def assert_each_page_was_asked_for_once(site: ExampleSite) -> None:
-    assert site.judge.missed(HOST) == []
-    assert site.judge.twice(HOST) == []
-    assert site.judge.record(HOST).forbidden == 0
+    assert site.record(HOST).missed == []
+    assert site.record(HOST).twice == []
+    assert site.record(HOST).forbidden == 0

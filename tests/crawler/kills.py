@@ -70,10 +70,10 @@ def _crawl_once(
                 assert nodes[-1].wait() == 0
         items = {url for feed in feeds.glob("pages/*.jsonl") for url in _urls_in(feed)}
         losses["crawls"] += 1
-        losses["above the limit"] += max(0, site.judge.record(HOST).most - LIMIT)
-        losses["pages lost"] += len(site.judge.missed(HOST))
-        losses["pages twice"] += len(site.judge.twice(HOST))
-        losses["items lost"] += sum(site.url.rstrip("/") + p not in items for p in site.judge.paths)
+        losses["above the limit"] += max(0, site.record(HOST).most - LIMIT)
+        losses["pages lost"] += len(site.record(HOST).missed)
+        losses["pages twice"] += len(site.record(HOST).twice)
+        losses["items lost"] += sum(site.url.rstrip("/") + p not in items for p in site.numbers)
 
 
 def _urls_in(feed: Path) -> Iterator[str]:

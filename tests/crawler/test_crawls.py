@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from redis import Redis
 
+from lab.demo.judging import Visit, response
 from lab.demo.site import ExampleSite
 from semaphore_middleware.shared_crawl.client import VERSION
 from tests.crawler.conftest import (
@@ -42,7 +42,7 @@ def test_three_nodes_share_one_crawl(scrapy: StartScrapy, client: Redis, tmp_pat
         site.open = True
         assert [node.finishes() for node in nodes] == [True] * 3
         assert_each_page_was_asked_for_once(site)
-        assert site.judge.record(HOST).most <= 8
+        assert site.record(HOST).most <= 8
     files = list(tmp_path.glob("pages/*.jsonl"))
     items = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert len(items) == len({item["url"] for item in items}) == 60
@@ -60,7 +60,7 @@ def test_a_finished_crawl_is_run_again_if_one_says_so(scrapy: StartScrapy) -> No
         assert "has ended, so there is nothing to do" in late.log
         assert_each_page_was_asked_for_once(site)
         assert scrapy(*crawl(site), "-s", "CRAWL_RUN=new").finishes()
-        assert set(site.judge.record(HOST).pages.values()) == {2}
+        assert set(site.record(HOST).pages.values()) == {2}
 
 
 class RefusingSite(ExampleSite):
@@ -68,11 +68,11 @@ class RefusingSite(ExampleSite):
 
     refusals = 4
 
-    async def _page(self, request: web.Request) -> web.StreamResponse:
+    async def _page(self, visit: Visit) -> bytes:
         if self.refusals:
             self.refusals -= 1
-            return web.Response(status=429)
-        return await super()._page(request)
+            return response(status=429)
+        return await super()._page(visit)
 
 
 def test_a_refused_page_is_fetched_later(scrapy: StartScrapy, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_refused_page_is_fetched_later(scrapy: StartScrapy, tmp_path: Path) ->
         assert scrapy(*crawl(site, "-s", "SEMAPHORE_BACKOFF_START=0.01")).finishes()
     (file,) = tmp_path.glob("pages/*.jsonl")
     assert [json.loads(line)["status"] for line in file.read_text().splitlines()] == [200]
-    assert site.judge.record(HOST).pages["/"] == RefusingSite.refusals + 1
+    assert site.record(HOST).pages["/"] == RefusingSite.refusals + 1
 
 
 @pytest.mark.processes
@@ -95,7 +95,7 @@ def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> 
         wait_until(lambda: all("shutting down gracefully" in node.log for node in nodes))
         site.open = True
         assert [node.wait() for node in nodes] == [1, 1]  # so that they are started again
-        assert site.judge.missed(HOST)
+        assert site.record(HOST).missed
         assert crawl_keys(client)
         site.latency = 0.0
         same = crawl(site, "-s", "CRAWL=shared")
@@ -119,7 +119,7 @@ def test_interrupted_twice_it_exits_with_status_1(scrapy: StartScrapy, client: R
         wait_until(lambda: "shutting down gracefully" in node.log)
         node.interrupt()
         assert node.wait() == 1
-        assert site.judge.missed(HOST)
+        assert site.record(HOST).missed
     assert crawl_keys(client)
 
 
@@ -147,10 +147,10 @@ def test_a_crawl_that_was_lost_with_the_embedded_server_is_an_error(scrapy: Star
         site.open = True
         assert [node.fails_with(lost) for node in nodes] == [True, True]
         assert all("'finish_reason': 'crawl_lost'" in node.log for node in nodes)
-        assert site.judge.missed(HOST)
+        assert site.record(HOST).missed
         again = scrapy(*arguments, url="")  # as what supervises the nodes would
         assert again.finishes()
-        assert site.judge.missed(HOST) == []
+        assert site.record(HOST).missed == []
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_what_is_wrong_ends_the_crawl_before_it_starts(
     ]
     assert [node.fails_with(*texts) for node, texts in nodes] == [True] * 4
     assert not [node for node, _ in nodes if "swordfish" in node.log]
-    assert site.judge.hosts == {}
+    assert site.visits == []
     assert client.dbsize() == before
 
 

@@ -43,8 +43,8 @@ def crawl_while(change: Callable[[], object], url: str, scrapy: StartScrapy) -> 
         change()
         assert pages_asked_for(site) < 150
         assert [node.finishes() for node in nodes] == [True] * 2
-        assert site.judge.missed(HOST) == []
-        assert site.judge.record(HOST).most <= 8
+        assert site.record(HOST).missed == []
+        assert site.record(HOST).most <= 8
     assert all("Traceback" not in node.log for node in nodes)
 
 

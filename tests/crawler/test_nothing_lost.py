@@ -39,7 +39,7 @@ def test_pages_of_nodes_that_are_cut_off_while_they_are_stopping(
         command = crawl(site, "-s", "CRAWL=rollout", "-s", "CRAWL_LEASE=3")
         for rollout in range(1, 4):
             node = scrapy(*command)
-            wait_until(lambda: site.judge.record(HOST).pages.total() == rollout)  # noqa: B023
+            wait_until(lambda: site.record(HOST).pages.total() == rollout)  # noqa: B023
             node.send(signal.SIGTERM)
             wait_until(lambda: client.zcard("{crawl:rollout}:nodes") == 0)
             node.kill()
@@ -47,7 +47,7 @@ def test_pages_of_nodes_that_are_cut_off_while_they_are_stopping(
         last = scrapy(*command)
         assert last.finishes()
         assert "Set aside" not in last.log
-        assert site.judge.missed(HOST) == []
+        assert site.record(HOST).missed == []
 
 
 POISONED = """
@@ -79,8 +79,8 @@ def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_pat
     (line,) = (line for line in last.log.splitlines() if "Set aside" in line)
     assert f"while it did nothing else: <GET {site.url}page/3>. scrapy frontier" in line
     assert "has ended without the requests that are set aside: 1. scrapy" in last.log
-    assert site.judge.record(HOST).pages["/page/3"] == 3
+    assert site.record(HOST).pages["/page/3"] == 3
     late = scrapy(*command)
     assert late.fails_with("has ended without the requests that are set aside: 1.")
     beyond = {f"/page/{number}" for number in range(25, 33)}  # only that page links to these
-    assert set(site.judge.missed(HOST)) <= beyond
+    assert set(site.record(HOST).missed) <= beyond

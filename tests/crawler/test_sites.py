@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from redis import Redis
 
+from lab.demo.judging import Visit
 from lab.demo.site import ExampleSite
 from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together
 from tests.support.servers import wait_until
@@ -21,10 +21,10 @@ class HalfClosedSite(ExampleSite):
 
     open = False
 
-    async def _page(self, request: web.Request) -> web.StreamResponse:
-        while not self.open and request.host.startswith(FULL):  # noqa: ASYNC110 - set by a thread
+    async def _page(self, visit: Visit) -> bytes:
+        while not self.open and visit.host == FULL:  # noqa: ASYNC110 - set by a thread
             await asyncio.sleep(0.01)
-        return await super()._page(request)
+        return await super()._page(visit)
 
 
 SEVERAL = """
@@ -54,12 +54,12 @@ def test_a_full_site_does_not_block_others(
         limits = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=2", "-s", "CONCURRENT_REQUESTS=4")
         command = ("runspider", "several.py", "-a", f"urls={urls}", *limits)
         nodes = start_together(scrapy, client, 2, command, name="full")
-        wait_until(lambda: not site.judge.missed(FREE))
-        record = site.judge.record(FULL)
+        wait_until(lambda: not site.record(FREE).missed)
+        record = site.record(FULL)
         assert (record.now, record.pages.total()) == (2, 2)
         site.open = True
         assert [node.finishes() for node in nodes] == [True] * 2
         for host in (FULL, FREE):
-            assert site.judge.missed(host) == []
-            assert site.judge.twice(host) == []
-            assert site.judge.record(host).most <= 2
+            assert site.record(host).missed == []
+            assert site.record(host).twice == []
+            assert site.record(host).most <= 2

@@ -89,7 +89,7 @@ def site() -> Iterator[ExampleSite]:
 
 @pytest.fixture
 def place(tmp_path: Path, server: RedisServer, site: ExampleSite) -> Place:
-    site.judge.hosts.clear()
+    site.forget()
     return Place(tmp_path, server, site)
 
 
@@ -100,8 +100,8 @@ def test_command(command: Command, place: Place) -> None:
     if words[0] == "make":
         assert NOTHING_LEFT.search(printed)
         return
-    assert place.site.judge.missed(HOST) == place.site.judge.twice(HOST) == []
-    assert place.site.judge.record(HOST).most <= 4
+    assert place.site.record(HOST).missed == place.site.record(HOST).twice == []
+    assert place.site.record(HOST).most <= 4
     assert place.server.members() == {}
     if "-O" in words:
         lines = (place.directory / words[words.index("-O") + 1]).read_text().splitlines()
@@ -112,7 +112,7 @@ def test_make_crawl_with_another_site(place: Place) -> None:
     line = "make crawl URL=https://example.com NODES=3 LIMIT=2"
     assert f"`{line}`" in page("README.md")
     assert NOTHING_LEFT.search(place.run(line))
-    assert place.site.judge.record(HOST).most <= 2
+    assert place.site.record(HOST).most <= 2
 
 
 def test_commands_of_readme_that_set_limits(place: Place) -> None:

@@ -52,7 +52,7 @@ def test_crawl_with_the_rights_of_redis_conf(tmp_path: Path, site: ExampleSite) 
         crawler.run("scrapy crawl site -a url=https://example.com -s SEMAPHORE_RECOVERY_WAIT=0")
         operator.run("scrapy semaphore limit www.example.com 2")
         assert "www.example.com" in viewer.run("scrapy semaphore status")
-        assert site.judge.missed(HOST) == site.judge.twice(HOST) == []
+        assert site.record(HOST).missed == site.record(HOST).twice == []
 
 
 def command_of_systemd() -> list[str]:
@@ -76,4 +76,4 @@ def test_their_commands_crawl(
     tmp_path: Path, server: RedisServer, site: ExampleSite, command: list[str]
 ) -> None:
     Place(tmp_path, server, site).run(shlex.join(command).replace("941%i", "0"))
-    assert site.judge.missed(HOST) == []
+    assert site.record(HOST).missed == []

@@ -60,7 +60,7 @@ class Reader:
         machines = MACHINES if "$(hostname)" in line else 1
         typed = [self._here(line.replace("$(hostname)", f"m{n}")) for n in range(machines)]
         if "crawl" in line:
-            self.site.judge.hosts.clear()
+            self.site.forget()
         self.site.latency = SLOW_S if machines > 1 else QUICK_S
         logs = [self.directory / f"machine-{n}.log" for n in range(machines)]
         started = [self._start(command, log) for command, log in zip(typed, logs, strict=True)]
@@ -89,8 +89,8 @@ class Reader:
             )
 
     def _judge(self) -> None:
-        assert self.site.judge.missed(HOST) == []
-        assert self.site.judge.record(HOST).most <= 2
+        assert self.site.record(HOST).missed == []
+        assert self.site.record(HOST).most <= 2
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_each_step_of_the_tutorial(tmp_path: Path, site: ExampleSite, server: Re
     assert "(embedded: only for this user's crawls on this machine)" in crawls[0][0]
     assert f"shares its limits with all nodes at {server.url}." in crawls[1][0]
     assert [len(printed) for printed in crawls] == [1, 1, MACHINES, MACHINES]
-    assert site.judge.twice(HOST) == [], "the nodes share one crawl"
+    assert site.record(HOST).twice == [], "the nodes share one crawl"
     (rule,) = [shown for line, (shown, *_) in reader.ran if line.endswith("status example.com")]
     assert "0/1" in rule
     assert server.members() == {}
