@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lab.mutants.generate import Mutant, files, mutants
-from lab.mutants.rules import Change
 from lab.mutants.run import HOWS, SURVIVED, Result, Worker
 from tests.support.paths import PACKAGE, REPOSITORY
 
@@ -30,7 +29,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only those with this in their names")
     parser.add_argument("--sample", type=int, help="so many of them, at random")
     parser.add_argument("--seed", default="0", help="of the sample")
-    parser.add_argument("--plant", nargs=3, metavar=("FILE", "SAYS", "INSTEAD"), help="try this")
     parser.add_argument("-n", "--workers", type=int, default=2)
     return parser.parse_args()
 
@@ -43,13 +41,6 @@ def chosen(given: argparse.Namespace, found: list[Mutant]) -> list[Mutant]:
     if given.sample:
         found = random.Random(given.seed).sample(found, min(given.sample, len(found)))
     return found
-
-
-def planted(file: str, says: str, instead: str) -> Mutant:
-    before, _, _ = (REPOSITORY / file).read_text("utf-8").partition(says)
-    line, end = before.count("\n") + 1, len(before) + len(says)
-    change = Change("", line, says, instead, len(before), end, instead)
-    return Mutant(f"{file}: {says} -> {instead}", file, change, None)
 
 
 def changed_lines(base: str) -> defaultdict[str, set[int]]:
@@ -95,7 +86,7 @@ def try_all(given: argparse.Namespace, found: Sequence[Mutant]) -> list[Result]:
 
 def main() -> int:
     given, generated = arguments(), list(mutants(files()))
-    wanted = [planted(*given.plant)] if given.plant else chosen(given, generated)
+    wanted = chosen(given, generated)
     to_run = [one for one in wanted if not one.accepted]
     results = try_all(given, to_run)
     survivors = sorted(
