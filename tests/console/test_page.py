@@ -332,20 +332,9 @@ async def test_a_scope_is_paused_and_resumed_by_keyboard(
         await browser.until(cells("busy.example", "state"), ["full"])
 
 
-async def test_any_pattern_is_paused(server: RedisServer, chromium: Chromium) -> None:
-    async with looking(server, chromium) as (browser, page):
-        await unlock(browser)
-        await browser.until(ANY)
-        await browser.click("#name")
-        await browser.type("*.example.org")
-        await browser.click("#any [data-action=pause]")
-        await browser.until("document.querySelector('#any .answer').textContent", "It is paused.")
-        assert [(rule.name, rule.paused) for rule in await page.admin.rules()] == [
-            ("*.example.org", True)
-        ]
-
-
-async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chromium) -> None:
+async def test_the_token_pauses_any_pattern_and_is_kept_in_this_tab(
+    server: RedisServer, chromium: Chromium
+) -> None:
     async with looking(server, chromium) as (browser, page):
         await unlock(browser, "wrong")
         refused = "document.querySelector('#refused').textContent"
@@ -360,6 +349,12 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
         await browser.type(TOKEN)
         await browser.press("Enter")
         await browser.until(ANY)
+        await browser.click("#name")
+        await browser.type("*.example.org")
+        await browser.click("#any [data-action=pause]")
+        await browser.until("document.querySelector('#any .answer').textContent", "It is paused.")
+        (rule,) = await page.admin.rules()
+        assert (rule.name, rule.paused) == ("*.example.org", True)
         assert await browser.see("[localStorage.length, document.cookie]") == [0, ""]
         await browser.open(page.url)
         await browser.until(ANY)
