@@ -22,7 +22,7 @@ fi
 ask() { # a command, through a pipe as the password is in it
     printf 'AUTH %s\n%s\n' "$(cat "$file")" "$1" | valkey-cli
 }
-say_that_it_is_new() { # so that nodes need not wait: see semaphore_middleware/redis/lua/begin_epoch.lua
+say_that_it_is_new() { # so that nodes need not wait: see semaphore_middleware/core/lua/begin_epoch.lua
     until run_id=$(ask 'INFO server' | tr -d '\r' | grep '^run_id:'); do sleep 0.1; done
     ask "HSET {semaphore}:epoch started_empty ${run_id#run_id:}"
 }

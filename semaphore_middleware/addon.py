@@ -13,8 +13,8 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.environment import server_of
 from semaphore_middleware.model.validation import not_allowed
-from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
 from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled
 

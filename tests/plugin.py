@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.core import semaphore
-from semaphore_middleware.model import lease
+from semaphore_middleware.link import lease
 from semaphore_middleware.model.options import NodeOptions
 from tests.support import scrapy_process
 from tests.support.environment import clean_environment

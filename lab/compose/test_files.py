@@ -19,8 +19,8 @@ import yaml
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.redis.embedded import find_program
-from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.link.embedded import find_program
 from tests.support.paths import REPOSITORY
 from tests.support.servers import wait_until
 

@@ -13,8 +13,9 @@ from tests.support.paths import REPOSITORY
 
 FILES = (
     "semaphore_middleware/core/*.py",
-    "semaphore_middleware/redis/*.py",
-    "semaphore_middleware/redis/lua/**/*.lua",
+    "semaphore_middleware/link/*.py",
+    "semaphore_middleware/link/lua/**/*.lua",
+    "semaphore_middleware/core/lua/**/*.lua",
     "semaphore_middleware/model/*.py",
     "semaphore_middleware/scrapy/*.py",
     "semaphore_middleware/shared_crawl/*.py",

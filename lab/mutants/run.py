@@ -34,14 +34,14 @@ WARM = (
 )
 WORLDS = {
     "core": "semaphore",
-    "redis": "semaphore",
+    "link": "semaphore",
     "model": "semaphore",
     "shared_crawl": "shared_crawl",
 }
 """Which simulation runs a room."""
 TEST_ROOMS = {
-    "redis": ("redis", "core"),
-    "model": ("model", "redis", "scrapy"),
+    "link": ("link", "core"),
+    "model": ("model", "core", "scrapy"),
 }
 """Which rooms of tests see a room, nearest first; others: that of the same name."""
 FIRST_SEEDS, MORE_SEEDS = range(1, 41), range(41, 301)  # the latter for what no test has seen

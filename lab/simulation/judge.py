@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.permit import Permit, PermitSet
-from semaphore_middleware.model.lease import GRACE, RENEWAL, STEP
+from semaphore_middleware.link.keeper import BEAT, LATE
+from semaphore_middleware.link.lease import GRACE, RENEWAL, STEP
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.keeper import BEAT, LATE
 
 if TYPE_CHECKING:
     from lab.simulation.faults import Misfortune

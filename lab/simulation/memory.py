@@ -8,9 +8,9 @@ from typing import Any
 
 from lab.simulation.server import Server
 from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.outbox import Outbox
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import RECORDS
+from semaphore_middleware.core.protocol import RECORDS
 from semaphore_middleware.report.keys import HistoryKeys
 
 OURS = "semaphore_middleware"

@@ -31,7 +31,7 @@ from lab.markers import Place, places
 from lab.simulation.__main__ import WORLDS
 from lab.simulation.changes import Change, UnfitError
 from lab.simulation.server import Server
-from semaphore_middleware.redis import scripts
+from semaphore_middleware.link import scripts
 from tests.support.paths import REPOSITORY
 
 NAMES = r"(?:rule \d+|promise): .+"

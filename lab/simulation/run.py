@@ -22,6 +22,8 @@ from lab.simulation.server import Server
 from lab.simulation.sites import Meter, Wall
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.calls import pack_begin
+from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import (
     Event,
     Observer,
@@ -29,6 +31,7 @@ from semaphore_middleware.core.observer import (
     PermitLost,
     StatementRefused,
 )
+from semaphore_middleware.core.protocol import RECORDS, VERSION, pack_head
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
     ClosedError,
@@ -37,15 +40,13 @@ from semaphore_middleware.errors import (
     ServerRefusedError,
     ServerUnreachableError,
 )
-from semaphore_middleware.model import chance
+from semaphore_middleware.link import chance
+from semaphore_middleware.link.index import COMPLETE
+from semaphore_middleware.link.keeper import Heartbeat
+from semaphore_middleware.link.location import Server as Location
+from semaphore_middleware.link.scripts import sha1_of
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import order_of
-from semaphore_middleware.redis.calls import pack_begin
-from semaphore_middleware.redis.keeper import Heartbeat
-from semaphore_middleware.redis.keys import COMPLETE, Keys
-from semaphore_middleware.redis.location import Server as Location
-from semaphore_middleware.redis.protocol import RECORDS, VERSION, pack_head
-from semaphore_middleware.redis.scripts import sha1_of
 
 URL = "redis://simulated"
 KEYS = Keys("semaphore")

@@ -14,10 +14,10 @@ from typing import Any
 from lupa import lua51
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from semaphore_middleware.model.lease import STEP
-from semaphore_middleware.redis import scripts
-from semaphore_middleware.redis.protocol import RECORDS
-from semaphore_middleware.redis.scripts import SYNC, sha1_of
+from semaphore_middleware.core.scripts import SYNC
+from semaphore_middleware.link import scripts
+from semaphore_middleware.link.lease import STEP
+from semaphore_middleware.link.scripts import sha1_of
 
 EPOCH_MS = 1_700_000_000_000.0  # what the server's wall clock says at the simulation's second 0
 COLLECT_EVERY = 200  # calls: the order of a table's fields depends on when Lua collects garbage
@@ -235,9 +235,9 @@ def _without_fast_part() -> str:
     parts = {FAST_PART: "local function serve_plain() end"}
 
     def include(file: str) -> str:
-        return parts.pop(file, None) or scripts.assembled_file(SYNC.package, file, RECORDS)
+        return parts.pop(file, None) or scripts.assembled_file(SYNC.package, file, SYNC.words)
 
-    text = scripts.assembled(scripts.read_file(SYNC.package, SYNC.name), RECORDS, include)
+    text = scripts.assembled(scripts.read_file(SYNC.package, SYNC.name), SYNC.words, include)
     assert not parts, f"{SYNC.name}.lua includes no {FAST_PART}"
     return text
 

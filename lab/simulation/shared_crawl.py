@@ -36,7 +36,7 @@ from lab.simulation.plan import Fault, as_block, weather
 from lab.simulation.run import Keeper, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
-from semaphore_middleware.model import chance
+from semaphore_middleware.link import chance
 from semaphore_middleware.shared_crawl import node_state, outbox, prefetch, scheduler, session
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,

@@ -12,10 +12,11 @@ import pytest
 from lab.mutants.generate import mutants_of
 from lab.simulation.power import script_file
 from lab.simulation.server import EPOCH_MS, FAST_PART, Server
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, pack_head
-from semaphore_middleware.redis.records import OF_KEYS
-from semaphore_middleware.redis.scripts import SYNC, sha1_of
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.core.protocol import FEEDBACK, STATEMENT, pack_head
+from semaphore_middleware.core.records import OF_KEYS
+from semaphore_middleware.core.scripts import SYNC
+from semaphore_middleware.link.scripts import sha1_of
 from tests.support.paths import REPOSITORY
 
 KEYS = Keys("semaphore")

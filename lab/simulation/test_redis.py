@@ -12,7 +12,7 @@ from redis import Redis, RedisError
 from redis.client import PubSub
 
 from lab.simulation.server import Server
-from semaphore_middleware.redis.scripts import sha1_of
+from semaphore_middleware.link.scripts import sha1_of
 from tests.support.servers import RedisServer
 
 NORMAL = (("maxmemory", "0"), ("min-replicas-to-write", "0"))

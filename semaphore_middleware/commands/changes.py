@@ -25,10 +25,10 @@ from semaphore_middleware.commands.verbs import (
 )
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, parse_name
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import NONE, PARTS
-from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.model.validation import check_integer
 from semaphore_middleware.scrapy.settings import value_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from semaphore_middleware.link.text import digits, time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import PARTS, limit_word
-from semaphore_middleware.model.reasons import digits, time_of
 from semaphore_middleware.model.rules import Rule
 
 NOTHING = "-"

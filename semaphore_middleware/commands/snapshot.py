@@ -11,6 +11,7 @@ from semaphore_middleware.commands.formatting import who
 from semaphore_middleware.commands.verbs import CommandError, Status
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import (
     ALL,
     EVERY,
@@ -20,7 +21,7 @@ from semaphore_middleware.model.hosts import (
 )
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, PARTS
-from semaphore_middleware.model.reasons import BY_NAME, time_of
+from semaphore_middleware.model.reasons import BY_NAME
 from semaphore_middleware.model.rules import Rule
 
 FURTHER = PARTS[1:]  # of a limit, besides the concurrency

@@ -32,10 +32,10 @@ from semaphore_middleware.commands.formatting import (
     who,
 )
 from semaphore_middleware.commands.snapshot import NodeRow, Snapshot
+from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, JobShare, Member
 from semaphore_middleware.model.limits import limit_word
-from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.model.rules import Rule
 
 T_contra = TypeVar("T_contra", contravariant=True)

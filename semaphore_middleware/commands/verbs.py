@@ -118,8 +118,8 @@ def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]])
 
 def address_of(settings: BaseSettings) -> tuple[str, str]:
     """The URL of the server, and where it was set. Raises as `admin_of`."""
-    from semaphore_middleware.redis import embedded
-    from semaphore_middleware.redis.environment import server_of
+    from semaphore_middleware.link import embedded
+    from semaphore_middleware.link.environment import server_of
 
     url, url_from = server_of(settings)
     if (url := url or embedded.find()) is None:

@@ -43,9 +43,9 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
     StoreLost,
 )
-from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.link.location import Server
+from semaphore_middleware.link.text import encoded
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.redis.location import Server
 
 logger = logging.getLogger(__name__)
 

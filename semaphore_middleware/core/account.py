@@ -40,13 +40,14 @@ from semaphore_middleware.core.observer import (
     UsageReported,
 )
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.turns import Hand, common_turn_end
 from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
 from semaphore_middleware.model.inspection import refusals_text
 from semaphore_middleware.model.limits import Limit, strictest
-from semaphore_middleware.model.reasons import Reason, digits
-from semaphore_middleware.redis.protocol import Reply, Statement
+from semaphore_middleware.model.reasons import Reason
 
 logger = logging.getLogger(__name__)
 

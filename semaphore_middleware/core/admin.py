@@ -11,32 +11,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self
 
-from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import (
-    EVERY,
-    decoded,
-    encoded,
-    parse_name,
-    patterns_for,
-    scope_name,
-)
-from semaphore_middleware.model.inspection import Inspection, ServerState
-from semaphore_middleware.model.lease import call_timeout
-from semaphore_middleware.model.limits import GivenLimit
-from semaphore_middleware.model.options import DEFAULT_PREFIX
-from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
-from semaphore_middleware.model.validation import check_number, check_prefix
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.calls import Begun, begin_epoch, pack_begin
-from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.environment import url_from_environment
-from semaphore_middleware.redis.index import Index
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.link import Link
-from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import (
-    batches,
+from semaphore_middleware.core.calls import Begun, begin_epoch, pack_begin
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.core.protocol import (
     pack_head,
     pack_parts,
     read_change,
@@ -44,15 +21,23 @@ from semaphore_middleware.redis.protocol import (
     read_rule,
     read_server_state,
 )
-from semaphore_middleware.redis.scripts import (
-    CHANGE_RULE,
-    EVICT,
-    FORGET,
-    INSPECT,
-    Call,
-    Script,
-    run_scripts,
-)
+from semaphore_middleware.core.scripts import CHANGE_RULE, EVICT, FORGET, INSPECT
+from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.link import chance, embedded
+from semaphore_middleware.link.connection import Connection
+from semaphore_middleware.link.environment import url_from_environment
+from semaphore_middleware.link.index import Index
+from semaphore_middleware.link.lease import call_timeout
+from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.location import Server
+from semaphore_middleware.link.scripts import Call, Script, batches, run_scripts
+from semaphore_middleware.link.text import decoded, encoded
+from semaphore_middleware.model.hosts import EVERY, parse_name, patterns_for, scope_name
+from semaphore_middleware.model.inspection import Inspection, ServerState
+from semaphore_middleware.model.limits import GivenLimit
+from semaphore_middleware.model.options import DEFAULT_PREFIX
+from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
+from semaphore_middleware.model.validation import check_number, check_prefix
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import batches
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.link.connection import Connection
+from semaphore_middleware.link.scripts import batches
 
 logger = logging.getLogger(__name__)
 

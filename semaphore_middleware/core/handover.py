@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from semaphore_middleware.redis.protocol import Statement
+from semaphore_middleware.core.protocol import Statement
 
 
 class Handover:

@@ -17,9 +17,9 @@ from semaphore_middleware.model.validation import not_allowed, shown
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.link.location import Server
     from semaphore_middleware.model.limits import Limit
     from semaphore_middleware.model.options import NodeOptions
-    from semaphore_middleware.redis.location import Server
 
 logger = logging.getLogger(__name__)
 

@@ -16,17 +16,17 @@ from itertools import count, islice
 from typing import TypeAlias
 
 from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.calls import UnpackableError
 from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.turns import common_turn_end
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.model.lease import GRACE, RENEWAL
+from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.model.reasons import Reason
-from semaphore_middleware.redis.calls import UnpackableError
-from semaphore_middleware.redis.protocol import Reply, Statement
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back

@@ -11,6 +11,8 @@ from typing import Self, TypeAlias, Unpack
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.cache import Cache
+from semaphore_middleware.core.calls import Recovery, Store
+from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     Event,
@@ -29,19 +31,16 @@ from semaphore_middleware.errors import (
     PermitLostError,
     SemaphoreError,
 )
-from semaphore_middleware.model import chance
+from semaphore_middleware.link import chance, embedded
+from semaphore_middleware.link.environment import default_node, machine, url_from_environment
+from semaphore_middleware.link.keeper import KEEPER, Keeper
+from semaphore_middleware.link.lease import call_timeout
+from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.location import Server
 from semaphore_middleware.model.hosts import check_scope
-from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
 from semaphore_middleware.model.validation import check_priority, check_timeout, not_allowed
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.calls import Recovery, Store
-from semaphore_middleware.redis.environment import default_node, machine, url_from_environment
-from semaphore_middleware.redis.keeper import KEEPER, Keeper
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.link import Link
-from semaphore_middleware.redis.location import Server
 
 Progress: TypeAlias = Callable[[int, bool], object]
 """Takes how many of its permits a request has, and whether it must wait for the next one."""

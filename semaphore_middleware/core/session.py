@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from semaphore_middleware.core.cache import Cache
+from semaphore_middleware.core.calls import Store, UnpackableError
+from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import (
     Observers,
     Reconnected,
@@ -16,16 +18,14 @@ from semaphore_middleware.core.observer import (
     UnknownNotification,
 )
 from semaphore_middleware.core.outbox import Outbox
+from semaphore_middleware.core.protocol import Notification
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.link.connection import CallTimeoutError, Connection
+from semaphore_middleware.link.keeper import Heartbeat, Keeper
+from semaphore_middleware.link.lease import RENEWAL
+from semaphore_middleware.link.link import Link, Subscription
+from semaphore_middleware.link.location import Server
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.redis.calls import Store, UnpackableError
-from semaphore_middleware.redis.connection import CallTimeoutError, Connection
-from semaphore_middleware.redis.keeper import Heartbeat, Keeper
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.link import Link, Subscription
-from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import Notification
 
 logger = logging.getLogger(__name__)
 

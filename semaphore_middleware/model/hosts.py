@@ -208,16 +208,6 @@ def is_address(host: str) -> bool:
     return _normal_address(host) is not None
 
 
-def encoded(name: str) -> bytes:
-    """A name as it is sent to the server."""
-    return name.encode("utf-8", "surrogatepass")
-
-
-def decoded(name: bytes) -> str:
-    """A name as the server has sent it."""
-    return name.decode("utf-8", "surrogatepass")
-
-
 def clean(name: str) -> str:
     """A name safe to show on a terminal: control characters are written as escapes."""
     if name.isprintable():

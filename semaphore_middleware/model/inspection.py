@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.limits import LIMITLESS, Limit, limit_word
-from semaphore_middleware.model.reasons import Reason, time_of
+from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.wire import Wire
 
 

@@ -12,8 +12,8 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.validation import check_number, check_prefix, hidden, not_allowed
 
 DEFAULT_PREFIX = "semaphore"

@@ -1,6 +1,6 @@
 """Reasons why no request may start at a site: one row each, for logs, tables, page and metrics.
 
-A script names a reason where one of its gates holds a start back (`redis/lua/shared/promote.lua`).
+A script names a reason where one of its gates holds a start back (`core/lua/shared/promote.lua`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from semaphore_middleware.link.text import time_of
+
 Kind: TypeAlias = Literal["closed", "no_room", "not_yet"]
 """The gate of the reason: the site is closed, all its room is taken, or it is not time yet."""
-UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +48,3 @@ REASONS = (
 )
 """On the wire a reason is its number in this table, from 1; 0: none."""
 BY_NAME = {reason.name: reason for reason in REASONS}
-
-
-def digits(number: float) -> str:
-    """A number with three digits, never as a power: 0.25, 1, 12.5, 3600."""
-    return f"{float(f'{number:.3g}'):g}"
-
-
-def time_of(seconds: float) -> str:
-    """Seconds as text: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d."""
-    if seconds <= 0:
-        return "0 s"
-    if seconds < 0.0995:
-        return f"{max(1, round(1000 * seconds))} ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    for size, unit in UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""The mark of numeric fields on the wire; `redis/records.py` packs them."""
+"""The mark of numeric fields on the wire; `core/records.py` packs them."""
 
 from __future__ import annotations
 

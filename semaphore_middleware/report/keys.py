@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.link.text import encoded
 
 
 class HistoryKeys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from semaphore_middleware.redis.records import NUMBER, Record, numbers_of
+from semaphore_middleware.core.records import NUMBER, Record, numbers_of
 from semaphore_middleware.report.history import HIGHEST, Minute
 
 MINUTE = Record(numbers_of(Minute))

@@ -22,15 +22,16 @@ from semaphore_middleware.core.observer import (
     ScopeLeft,
     UsageReported,
 )
+from semaphore_middleware.core.protocol import milliseconds
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import encoded, host_within, normal_host
+from semaphore_middleware.link import chance
+from semaphore_middleware.link.connection import Connection, is_full
+from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.location import Server
+from semaphore_middleware.link.scripts import Call, batches, run_scripts
+from semaphore_middleware.link.text import encoded
+from semaphore_middleware.model.hosts import host_within, normal_host
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.redis.connection import Connection, is_full
-from semaphore_middleware.redis.link import Link
-from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import batches, milliseconds
-from semaphore_middleware.redis.scripts import Call, run_scripts
 from semaphore_middleware.report.diary import Batch, Diary
 from semaphore_middleware.report.history import ObeyedFile
 from semaphore_middleware.report.keys import HistoryKeys

@@ -14,9 +14,9 @@ from scrapy.exceptions import CloseSpider
 from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.environment import default_node
-from semaphore_middleware.redis.location import Server
+from semaphore_middleware.link import embedded
+from semaphore_middleware.link.environment import default_node
+from semaphore_middleware.link.location import Server
 from semaphore_middleware.scrapy.downloads import Downloads
 from semaphore_middleware.scrapy.engine import (
     Engine,

@@ -15,9 +15,9 @@ from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 
 from semaphore_middleware.core.observer import CountedEvent
+from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import registered_domain_finder
-from semaphore_middleware.model.reasons import digits
 from semaphore_middleware.scrapy.scopes import DEFAULT_PORTS, host_of
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.datatypes import LocalCache
 
-from semaphore_middleware.model.hosts import decoded, encoded
+from semaphore_middleware.link.text import decoded, encoded
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.cache import Cache

@@ -16,6 +16,7 @@ from scrapy.utils.url import add_http_if_no_scheme
 
 from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.text import encoded
 from semaphore_middleware.model.hosts import (
     ALL,
     ALLOWED_SCOPE,
@@ -24,7 +25,6 @@ from semaphore_middleware.model.hosts import (
     PREFIXED_KINDS,
     VIA,
     check_scope,
-    encoded,
     is_scope,
     kind_of,
     normal_host,

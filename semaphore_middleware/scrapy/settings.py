@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.environment import server_of
+from semaphore_middleware.link.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.feedback import MAX_STATUS, Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
-from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import (
     NodeOptions,
@@ -35,7 +36,6 @@ from semaphore_middleware.model.validation import (
     parse_period,
     shown,
 )
-from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
 

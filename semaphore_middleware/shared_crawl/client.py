@@ -12,14 +12,13 @@ from enum import Enum
 from typing import Any
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import decoded, encoded
+from semaphore_middleware.link import chance
+from semaphore_middleware.link.connection import Connection
+from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.rights import try_rights
+from semaphore_middleware.link.scripts import Call, Script, batches, run_scripts
+from semaphore_middleware.link.text import decoded, encoded
 from semaphore_middleware.model.validation import LONGEST_S
-from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.link import Link
-from semaphore_middleware.redis.protocol import batches
-from semaphore_middleware.redis.rights import try_rights
-from semaphore_middleware.redis.scripts import Call, Script, run_scripts
 from semaphore_middleware.shared_crawl.counts import Counts, commands_for
 from semaphore_middleware.shared_crawl.identity import other_work
 from semaphore_middleware.shared_crawl.keys import CrawlKeys, index_key, site_of

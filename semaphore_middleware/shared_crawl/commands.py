@@ -23,9 +23,9 @@ from semaphore_middleware.commands.verbs import (
     check_installed,
     confirmed,
 )
+from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, refusals_text
-from semaphore_middleware.model.reasons import time_of
 from semaphore_middleware.shared_crawl.client import (
     CrawlLostError,
     Ending,

@@ -12,10 +12,10 @@ from functools import partial
 from scrapy.settings import BaseSettings
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.index import Index
-from semaphore_middleware.redis.protocol import batches
+from semaphore_middleware.link.connection import Connection
+from semaphore_middleware.link.index import Index
+from semaphore_middleware.link.scripts import batches
+from semaphore_middleware.link.text import encoded
 from semaphore_middleware.shared_crawl.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
 from semaphore_middleware.shared_crawl.codec import StartEncoder
 from semaphore_middleware.shared_crawl.counts import Counts, commands_for

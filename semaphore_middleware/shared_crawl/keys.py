@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import struct
 
-from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.link import chance
+from semaphore_middleware.link.text import encoded
 
 PARTS = (
     "run",

@@ -26,7 +26,7 @@ from typing import TypeAlias
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.shared_crawl.client import (
     AtWork,
     Demand,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from semaphore_middleware.model.hosts import decoded
+from semaphore_middleware.link.text import decoded
 from semaphore_middleware.shared_crawl.counts import silent_ms
 from semaphore_middleware.shared_crawl.keys import CrawlKeys, site_of
 

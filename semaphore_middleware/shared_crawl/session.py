@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import CallTimeoutError, Connection, is_full
-from semaphore_middleware.redis.keeper import Heartbeat, Keeper
-from semaphore_middleware.redis.link import Subscription
+from semaphore_middleware.link import embedded
+from semaphore_middleware.link.connection import CallTimeoutError, Connection, is_full
+from semaphore_middleware.link.keeper import Heartbeat, Keeper
+from semaphore_middleware.link.link import Subscription
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,
     CrawlClient,

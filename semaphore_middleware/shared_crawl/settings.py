@@ -12,6 +12,7 @@ from scrapy.squeues import LifoMemoryQueue
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.environment import default_node, server_of
 from semaphore_middleware.model.options import check_credentials, check_redis_options
 from semaphore_middleware.model.validation import (
     check_integer,
@@ -23,13 +24,12 @@ from semaphore_middleware.model.validation import (
     not_allowed,
 )
 from semaphore_middleware.model.validation import checked as checked_value
-from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.scrapy.engine import spider_name
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from semaphore_middleware.redis.location import Server
+    from semaphore_middleware.link.location import Server
 
 
 PERIOD = "seconds, or a number with 's', 'm', 'h' or 'd' behind it"
@@ -132,7 +132,7 @@ class CrawlSettings:
 
     def server(self, call_timeout: float, prefix: str) -> Server:
         """The server, for calls of at most so many seconds to keys with this prefix."""
-        from semaphore_middleware.redis.location import Server
+        from semaphore_middleware.link.location import Server
 
         return Server(
             self.url,

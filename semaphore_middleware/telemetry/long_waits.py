@@ -15,10 +15,10 @@ from semaphore_middleware.core.observer import (
     PermitWaiting,
 )
 from semaphore_middleware.errors import SemaphoreError
+from semaphore_middleware.link.location import Server
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.redis.location import Server
 
 logger = logging.getLogger(__name__)
 

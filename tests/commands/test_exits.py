@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.commands.verbs import SemaphoreCommand, Verb
-from semaphore_middleware.redis import embedded
+from semaphore_middleware.link import embedded
 from tests.support.cli import SITE, semaphore, semaphore_process, terminal, three_nodes
 from tests.support.crawls import Patch
 from tests.support.nodes import Outside, eventually

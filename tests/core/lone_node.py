@@ -8,10 +8,10 @@ from semaphore_middleware.core.account import Account
 from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.observer import Event, Fields
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.link.lease import GRACE
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.lease import GRACE
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Reply, Statement
 
 LEASE_S = 100.0
 GRACE_S = GRACE * LEASE_S

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from semaphore_middleware import AcquireTimeoutError, FairSemaphore, SettingsError, SyncSemaphore
+from semaphore_middleware.core.calls import UnpackableError
 from semaphore_middleware.core.observer import StatementRefused
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.calls import UnpackableError
 from tests.support.crawls import Log
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer

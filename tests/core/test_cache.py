@@ -8,7 +8,8 @@ from typing import Any
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.cache import Cache
-from semaphore_middleware.redis.scripts import SYNC, sha1_of
+from semaphore_middleware.core.scripts import SYNC
+from semaphore_middleware.link.scripts import sha1_of
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import KEYS, eventually
 from tests.support.servers import RedisServer

@@ -4,8 +4,8 @@ import pytest
 
 from semaphore_middleware.core.failures import IN_A_ROW
 from semaphore_middleware.core.observer import NodePaused
+from semaphore_middleware.core.protocol import Statement
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.redis.protocol import Statement
 from tests.core.lone_node import LoneNode
 
 START_S, MOST_S = Backoff().start, Backoff().most

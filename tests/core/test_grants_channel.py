@@ -7,7 +7,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
-from semaphore_middleware.redis.protocol import Notification
+from semaphore_middleware.core.protocol import Notification
 from tests.support.nodes import KEYS, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S

@@ -16,9 +16,9 @@ import pytest
 from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.core import semaphore
 from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, StoreLost
-from semaphore_middleware.redis import keeper
-from semaphore_middleware.redis.keeper import Heartbeat
-from semaphore_middleware.redis.link import Link
+from semaphore_middleware.link import keeper
+from semaphore_middleware.link.keeper import Heartbeat
+from semaphore_middleware.link.link import Link
 from tests.core.test_forks import FORK, forked
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import Loop, Outside, calls_of, eventually, until_waiting

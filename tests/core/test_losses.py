@@ -6,8 +6,8 @@ import re
 import pytest
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core import calls
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
-from semaphore_middleware.redis import calls
 from tests.support.crawls import Log
 from tests.support.nodes import Outside, Recorder, eventually
 from tests.support.servers import RedisServer

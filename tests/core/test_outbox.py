@@ -18,10 +18,10 @@ from semaphore_middleware.core.outbox import (
     Timers,
 )
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Reply
 from tests.core.lone_node import (
     FULL,
     GRACE_S,

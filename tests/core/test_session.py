@@ -23,13 +23,13 @@ from semaphore_middleware.core.outbox import (
     TIMER_LAG_S,
 )
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import HostDownError
-from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.link.connection import CallTimeoutError
+from semaphore_middleware.link.keeper import Beat
+from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.connection import CallTimeoutError
-from semaphore_middleware.redis.keeper import Beat
-from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
 from tests.support import nodes
 from tests.support.crawls import Log

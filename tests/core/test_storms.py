@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import ClosedError
-from semaphore_middleware.redis.link import Link, Subscription
-from semaphore_middleware.redis.location import Server
+from semaphore_middleware.link.link import Link, Subscription
+from semaphore_middleware.link.location import Server
 from tests.support.simulated import SimulatedServer, in_simulated_time
 
 TASKS, TIMES = 10, 10

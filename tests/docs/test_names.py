@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 import crawler.settings
 import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
-from semaphore_middleware.redis import location
+from semaphore_middleware.link import location
 from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings
 from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings
 from semaphore_middleware.telemetry.stats import ScopeCount

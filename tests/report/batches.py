@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semaphore_middleware.redis.scripts import Call, run_scripts
+from semaphore_middleware.link.scripts import Call, run_scripts
 from semaphore_middleware.report.diary import Batch
 from semaphore_middleware.report.keys import HistoryKeys
 from semaphore_middleware.report.scripts import NOTE_HISTORY

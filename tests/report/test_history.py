@@ -7,7 +7,7 @@ import time
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.report.diary import Batch, PauseNote, Tally
 from semaphore_middleware.report.history import Pause
 from semaphore_middleware.report.keys import HistoryKeys

@@ -17,8 +17,8 @@ from semaphore_middleware import ServerUnreachableError
 from semaphore_middleware.shared_crawl import crawls
 from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
 from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
+from tests.core.test_refusals import meet_a_wall
 from tests.crawler.conftest import Scrapy, serving
-from tests.redis.test_refusals import meet_a_wall
 from tests.support.cli import Ran, semaphore, terminal
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from semaphore_middleware.model.lease import GRACE
+from semaphore_middleware.link.lease import GRACE
 from tests.docs.pages import block_of
 from tests.support.crawls import ADD_ON, more_hosts, scrapy
 from tests.support.haproxy import PAGE, USER, HAProxy

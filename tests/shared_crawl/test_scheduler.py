@@ -20,9 +20,9 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.redis import keeper, link
-from semaphore_middleware.redis.connection import CallTimeoutError
-from semaphore_middleware.redis.link import Link
+from semaphore_middleware.link import keeper, link
+from semaphore_middleware.link.connection import CallTimeoutError
+from semaphore_middleware.link.link import Link
 from semaphore_middleware.scrapy.engine import (
     PageIncompleteError,
     RobotsTxtUnreadableError,

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.redis.scripts import Script, source_of
+from semaphore_middleware.link.scripts import Script, source_of
 from semaphore_middleware.shared_crawl import client as module
 from semaphore_middleware.shared_crawl.client import SCRIPTS, NewRequest
 from tests.support.shared_crawl import PLACES, Node, crawl_keys, node, result_of

@@ -27,8 +27,8 @@ from unittest import mock
 from scrapy.cmdline import execute
 from scrapy.settings import Settings
 
+from semaphore_middleware.core.protocol import Statement
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Statement
 from tests.support.nodes import Caller
 from tests.support.scrapy_process import ScrapyProcess, start_scrapy
 from tests.support.servers import RedisServer, wait_until

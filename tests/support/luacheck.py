@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import semaphore_middleware.report.scripts
-from semaphore_middleware.redis import scripts
+from semaphore_middleware.core import scripts as core_scripts
+from semaphore_middleware.link import scripts
 from semaphore_middleware.shared_crawl import client
 from tests.support.paths import PACKAGE
 
@@ -25,7 +26,7 @@ OPTIONS = (
 
 
 def assembled() -> dict[str, str]:
-    modules = (scripts, semaphore_middleware.report.scripts)
+    modules = (scripts, core_scripts, semaphore_middleware.report.scripts)
     known = [
         each
         for module in modules

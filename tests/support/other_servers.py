@@ -29,7 +29,7 @@ PYTEST = (sys.executable, "-m", "pytest", "--numprocesses", "auto", "--dist", "w
 TESTS = (
     "-m",
     "not slow",
-    "tests/redis",
+    "tests/link",
     "tests/core",
     "tests/shared_crawl",
 )

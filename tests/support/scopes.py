@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.records import OF_KEYS
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.core.records import OF_KEYS
+from semaphore_middleware.link.text import encoded
 
 KEYS = Keys("semaphore")
 

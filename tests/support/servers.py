@@ -19,7 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.redis.embedded import find_program, mark_started_empty
+from semaphore_middleware.link.embedded import find_program, mark_started_empty
 from tests.support.scopes import KEYS, look
 from tests.support.times import TIMEOUT_S
 

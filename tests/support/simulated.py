@@ -19,8 +19,8 @@ from lab.simulation.run import Keeper, Semaphore, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.model import chance
-from semaphore_middleware.redis.location import Server as Location
+from semaphore_middleware.link import chance
+from semaphore_middleware.link.location import Server as Location
 from tests.support.nodes import MACHINE, Recorder
 from tests.support.scopes import KEYS, look
 

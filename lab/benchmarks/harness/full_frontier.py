@@ -11,7 +11,7 @@ from random import Random
 import redis
 from scrapy import Request
 
-from semaphore_middleware.redis.scripts import assembled_file
+from semaphore_middleware.link.scripts import assembled_file
 from semaphore_middleware.shared_crawl.client import (
     SCRIPTS,
     CrawlClient,
@@ -40,8 +40,8 @@ CALLS_AT_ONCE = 10  # in a pipeline
 FIRST_PAGE = Demand(PREFETCH_TARGET, SITE_BATCH)
 
 SEE_ALL = (
-    assembled_file(PACKAGE, "shared/common", {})
-    + assembled_file(PACKAGE, "shared/seen", {})
+    assembled_file(PACKAGE, "shared/common")
+    + assembled_file(PACKAGE, "shared/seen")
     + "local all = next_argument()\n"
     + "for at = 1, #all, LENGTH do see(string.sub(all, at, at + LENGTH - 1)) end"
 )

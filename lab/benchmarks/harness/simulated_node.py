@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Self
 
 from semaphore_middleware.core.outbox import ACCOUNTS_AT_ONCE
+from semaphore_middleware.link.scripts import batches
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import batches
 from tests.support.nodes import Caller
 
 

@@ -9,7 +9,7 @@
 --       what follows it.
 -- Reply: the server's wall clock (ms).
 
-@include(semaphore_middleware.redis:shared/wall)
+@include(semaphore_middleware.link:shared/wall)
 
 local HISTORY, NODE, BATCH, MINUTE = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local IS_LAST = ARGV[5] == '1'

@@ -4,7 +4,7 @@
 -- 'last <origin>' when a node last began to obey it.
 -- ARGV: the origin; the file, packed; for how long the history is kept (ms).
 
-@include(semaphore_middleware.redis:shared/wall)
+@include(semaphore_middleware.link:shared/wall)
 
 local FILES, ORIGIN, FILE, HISTORY = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local MOST_FIELDS = 500

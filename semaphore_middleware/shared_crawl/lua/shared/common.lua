@@ -5,7 +5,7 @@
 -- script's own.
 -- A place is a site, a zero byte, and 18 bytes in the order of the site's requests. No site has a zero byte.
 
-@include(semaphore_middleware.redis:shared/wall)
+@include(semaphore_middleware.link:shared/wall)
 
 local last_argument_read = 0
 local function next_argument()
@@ -28,7 +28,7 @@ local lease_ms = next_number()
 local recrawl_after_s = next_number()
 
 local END_KEPT_MS = 30 * DAY
-local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
+local LONGEST_STEP = 0.32 -- of a lease, as STEP in link/lease.py
 local TRIES_BEFORE_ALONE = 2 -- of a request
 local MOST_TRIES = 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes

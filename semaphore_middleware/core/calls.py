@@ -1,0 +1,341 @@
+"""One node's calls to the scripts: it joins the server's epoch, and sends statements.
+
+The epoch key says in which life of the server permits were granted. A server without one, or with
+that of another life, may have lost its data: nothing that it reports of its age proves otherwise.
+So there is a recovery wait: no permit is granted while those of an earlier life may be held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.core.protocol import (
+    VERSION,
+    Reply,
+    Statement,
+    milliseconds,
+    pack_head,
+    pack_statement,
+)
+from semaphore_middleware.core.scripts import BEGIN_EPOCH, INSPECT, SYNC
+from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
+from semaphore_middleware.link import chance
+from semaphore_middleware.link.connection import Connection, NotInScriptsError
+from semaphore_middleware.link.rights import try_rights
+from semaphore_middleware.link.scripts import Call, batches, run_scripts
+from semaphore_middleware.link.text import encoded
+from semaphore_middleware.model.options import NodeOptions
+
+logger = logging.getLogger(__name__)
+
+STATEMENTS_PER_CALL = 100
+LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
+LOSSES_INTERVAL_S = 60.0  # between two log lines about a server that loses data again and again
+TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
+
+
+class UnpackableError(SemaphoreError):
+    """A statement that cannot be written for the server."""
+
+    def __init__(self, statement: Statement) -> None:
+        super().__init__(f"what is to be sent for {statement.scope!r} cannot be packed")
+        self.statement = statement
+
+
+class Recovery:
+    """Begins epochs for one node, or joins the present one, and counts the recovery wait down.
+
+    `on_loss` is called with the seconds that are left of it, once for each epoch.
+    """
+
+    def __init__(self, keys: Keys, options: NodeOptions, on_loss: Callable[[float], None]) -> None:
+        self._keys = keys
+        self._lease = options.lease
+        wait = options.recovery_wait
+        self._wait = options.lease if wait is None else wait
+        self._on_loss = on_loss
+        self._connection: Connection | None = None
+        self._over_at: float | None = None  # when a wait that was logged ends, on the loop's clock
+        self._countdown: asyncio.TimerHandle | None = None
+        self._log_losses_at = -math.inf  # not before, if it goes on losing data
+        self.epoch = b""
+        """Id of the epoch in this node's statements; empty: none yet."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is granted yet, as far as this node knows."""
+        return self._over_at is not None
+
+    async def join_epoch(self, connection: Connection) -> bool:
+        """Join the epoch of the server's present life; begin it if nobody has.
+
+        Returns whether it is another one than this node knew. Raises `ServerUnreachableError`, and
+        `ServerRefusedError` where nodes of another version use the server.
+        """
+        return self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
+
+    def call_to_join(self, told: str) -> Call:
+        """The call of the script `begin_epoch`. If the server is in another life, what follows
+        in the same round trip is of an earlier epoch there, and does nothing.
+        """
+        # A node that comes back vouches for no quiet time: see `clock.lua`.
+        head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
+        # One that knew another server may hold permits, which a new server knows nothing of.
+        wait_if_empty = self._wait if self.epoch else 0.0
+        return pack_begin(self._keys, head, self._wait, wait_if_empty, told)
+
+    def on_joined(self, connection: Connection, reply: Sequence[Any]) -> bool:
+        """The reply to `call_to_join`. Returns and raises as `join_epoch` does."""
+        begun = Begun.read(reply, connection.server_name)
+        connection.may_evict = begun.may_evict
+        is_new = begun.epoch != self.epoch
+        self.epoch = begun.epoch
+        if is_new and begun.left > 0:
+            self._on_loss(begun.left)
+        if is_new:
+            self._log_loss(begun, connection)
+        self._note_wait(begun.left, connection)
+        return is_new
+
+    def _log_loss(self, begun: Begun, connection: Connection) -> None:
+        """Log that the server has lost data; if it does so again and again, once a minute."""
+        now = asyncio.get_running_loop().time()
+        if now < self._log_losses_at and (self.is_waiting or begun.may_evict):
+            return
+        self._log_losses_at = now + LOSSES_INTERVAL_S
+        if begun.may_evict:
+            logger.warning(
+                "%s evicts keys when its memory is full. No permit is granted while it evicts "
+                "keys, nor for %.1f s afterwards: set its maxmemory-policy to noeviction.",
+                connection.server_name,
+                self._wait,
+            )
+        if begun.left > 0:
+            logger.warning(
+                "%s is new, or may have lost its data (prefix %r). No permit is granted for "
+                "%.1f s, so that permits from before can expire.",
+                connection.server_name,
+                self._keys.prefix,
+                begun.left,
+            )
+
+    def _note_wait(self, left: float, connection: Connection) -> None:
+        """The wait ends in so many seconds: an operator may have ended it."""
+        self._connection = connection
+        loop = asyncio.get_running_loop()
+        if left > 0:
+            self._over_at = loop.time() + left
+            if self._countdown is None:
+                self._countdown = loop.call_later(min(left, LOG_INTERVAL_S), self._count_down)
+        elif self._over_at is not None:
+            self._over_at = loop.time()
+            if self._countdown is not None:
+                self._countdown.cancel()
+            self._count_down()
+
+    def _count_down(self) -> None:
+        """Log the remaining wait every few seconds, and its end once."""
+        self._countdown = None
+        if self._over_at is None or self._connection is None or not self._connection.is_open:
+            return  # the server reports it again over the next connection
+        left = self._over_at - asyncio.get_running_loop().time()
+        if left > TIMER_EARLY_S:  # mutant > -> >=: no clock tells this time
+            if left >= 0.5:  # else it would be for another 0 s
+                logger.info("No permit is granted for another %.0f s.", left)
+            self._note_wait(left, self._connection)
+        else:
+            self._over_at = None
+            logger.info("The wait is over: permits are granted again.")
+
+
+async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Sequence[Any]:
+    """The reply to the script `begin_epoch`, which is called with what it is told of INFO."""
+    if not connection.tells_scripts:
+        try:
+            (reply,) = await run_scripts(connection, [pack("")])
+            return reply  # type: ignore[no-any-return]
+        except NotInScriptsError:
+            connection.tells_scripts = True
+    (reply,) = await run_scripts(connection, [pack(await told_to_scripts(connection))])
+    return reply  # type: ignore[no-any-return]
+
+
+async def told_to_scripts(connection: Connection) -> str:
+    """What INFO says now, for scripts that may not use it; nothing, if they may."""
+    if not connection.tells_scripts:
+        return ""
+    await connection.check_server()
+    return "".join(f"\n{name}:{value}" for name, value in connection.facts.items())
+
+
+def pack_begin(
+    keys: Keys,
+    head: bytes,
+    wait: float,
+    wait_if_empty: float,
+    told: str = "",
+    is_trusted: bool = False,
+) -> Call:
+    """The call of the script `begin_epoch`: it begins an epoch unless the server's present life has
+    one.
+
+    `wait` is in seconds, and so is `wait_if_empty`, where the server was started when no permit was
+    held; with `is_trusted` none is waited for, also if a wait was begun already. `told` is what
+    INFO says, if the script may not ask.
+    """
+    waits = milliseconds(wait), milliseconds(wait_if_empty)
+    epoch = f"{VERSION}-{chance.token(8)}"
+    arguments = (head, epoch, VERSION, *waits, int(is_trusted), told)
+    return Call(BEGIN_EPOCH, keys.of_all, arguments, though_full=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The server's present epoch, as it replies to a call of `pack_begin`."""
+
+    epoch: bytes
+    """Its id."""
+    left: float
+    """For how many seconds nothing is granted from now on."""
+    may_evict: bool
+    """Whether the server may evict keys."""
+
+    @classmethod
+    def read(cls, reply: Sequence[Any], server_name: str) -> Self:
+        """Raises `ServerRefusedError` where nodes of another version use the server."""
+        epoch, version, left, may_evict = reply
+        if not epoch:
+            raise ServerRefusedError(
+                f"{server_name} is in use by nodes of another version of this package "
+                f"(protocol {version.decode('utf-8', 'replace')}, this node uses {VERSION}): "
+                "stop those first, or give this node another server or prefix"
+            )
+        return cls(epoch, left / 1000, bool(may_evict))
+
+
+class Store:
+    """One node's calls to the scripts."""
+
+    def __init__(
+        self, keys: Keys, node: str, machine: int, options: NodeOptions, recovery: Recovery
+    ) -> None:
+        self._keys = keys
+        self.node = node
+        """The node's name."""
+        self._machine = machine
+        self._options = options
+        self.recovery = recovery
+        """Joins the server's epochs. Statements name the present one."""
+        self._job = encoded(options.job)
+        self.wall = 0.0
+        """The server's wall clock in its last reply, in seconds."""
+        self._heard_at = -math.inf  # when the last call was sent that was answered
+        self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
+        self.channels = (keys.channel(node), keys.changes)
+        """This node's channel, for what other nodes' calls have caused, and the channel of all
+        nodes, for changed rules.
+        """
+
+    async def check_rights(self, connection: Connection) -> None:
+        """Try each command of the scripts once, on a trial key. Leaves nothing.
+
+        Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
+        """
+        keys = self._keys
+        names = (*keys.of_all, *keys.of(""))
+        await try_rights(connection, keys.trial, names, keys.tag, (BEGIN_EPOCH, SYNC))
+        # A node looks at a scope where a request waits for long.
+        look = Call(INSPECT, keys.of_all, (pack_head(0.0), ""))
+        await run_scripts(connection, [look])
+
+    async def sync(
+        self, connection: Connection, statements: Sequence[Statement], look: bool = False
+    ) -> list[Reply] | None:
+        """Send all statements in one go, in their order, and read all replies.
+
+        None if the server is in another epoch: then it has applied nothing.
+
+        With `look` the server is asked first, in the same round trip, whether it still is in the
+        life that is known. If it is not, it applies none of the statements: they are of an earlier
+        epoch. Raises `ServerUnreachableError`; every statement can then be sent again without harm.
+        Raises `UnpackableError` before it sends anything.
+        """
+        calls = list(batches(statements, STATEMENTS_PER_CALL))
+        known_epoch = self.recovery.epoch
+        sent = asyncio.get_running_loop().time()
+        packed = [self._pack(call, sent - self._heard_at, known_epoch) for call in calls]
+        if look:
+            connection.look_for_master()
+            told = await told_to_scripts(connection)
+            packed.insert(0, self.recovery.call_to_join(told))
+        evicted = connection.facts.get("evicted_keys")
+        # A server that lacks the scripts may be another one, to which a proxy leads without notice.
+        # (Redis 6.2 gives them to its replicas.)
+        results = await run_scripts(connection, packed, before_loading=self.recovery.join_epoch)
+        self._heard_at = sent
+        if look:
+            self.recovery.on_joined(connection, results.pop(0))
+        if connection.may_evict:
+            await told_to_scripts(connection)  # where `sync` may not look whether it has
+        if connection.facts.get("evicted_keys") != evicted:
+            return None
+        if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
+            return None
+        replies: list[Reply] = []
+        for call, (*of_call, wall) in zip(calls, results, strict=True):
+            replies += map(Reply.read, call, of_call)
+            self.wall = wall / 1000
+        for reply in replies:
+            if reply.problem:
+                self._log_problem(reply)
+        return replies
+
+    async def repeat(
+        self, connection: Connection, epoch: bytes, statements: Sequence[Statement]
+    ) -> list[Reply] | None:
+        """Send statements of this epoch again, without a note of anything: from another thread.
+
+        None if the server is in another epoch. Raises `ServerUnreachableError`.
+        """
+        calls = list(batches(statements, STATEMENTS_PER_CALL))
+        evicted = connection.facts.get("evicted_keys")
+        results = await run_scripts(connection, [self._pack(call, 0.0, epoch) for call in calls])
+        if connection.may_evict:
+            await told_to_scripts(connection)
+        has_evicted = connection.facts.get("evicted_keys") != evicted
+        if has_evicted or any(result == [b"epoch"] for result in results):
+            return None
+        replies: list[Reply] = []
+        for call, (*of_call, _) in zip(calls, results, strict=True):
+            replies += map(Reply.read, call, of_call)
+        return replies
+
+    def _log_problem(self, reply: Reply) -> None:
+        """Log a problem with the server's data of a scope, once."""
+        scope, problem = reply.statement.scope, reply.problem
+        if (scope, problem) in self._problems:
+            return
+        self._problems.add((scope, problem))
+        if reply.status == "unreadable":
+            keys = " or ".join(key.decode("utf-8", "replace") for key in self._keys.of(scope))
+            problem = f"{keys} cannot be read: {problem}. No permit is granted until it is deleted"
+        logger.error("%s: %s. Other sites are served.", scope, problem)
+
+    def _pack(self, call: Sequence[Statement], silent: float, epoch: bytes) -> Call:
+        keys = [*self._keys.of_all]
+        options = self._options
+        head = pack_head(options.lease, chance.fraction(), silent, self._machine)
+        arguments = [head, encoded(self.node), epoch, self._job]
+        for statement in call:
+            try:
+                keys += self._keys.of(statement.scope)
+                arguments.append(pack_statement(statement, options.backoff))
+            except Exception as error:  # any: the other statements of the call are well
+                raise UnpackableError(statement) from error
+        return Call(SYNC, keys, arguments, though_full=True)  # promise: full server

@@ -1,0 +1,273 @@
+"""To and from the wire: a node's statements, and the scripts' replies.
+
+No raw reply travels further than this file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from struct import Struct
+from typing import Any, Self, TypeVar
+
+from semaphore_middleware.core.records import (
+    HEAD,
+    LIMIT,
+    OF_KEYS,
+    Record,
+    Status,
+    numbers_of,
+)
+from semaphore_middleware.link.lease import STEP
+from semaphore_middleware.link.text import decoded
+from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
+from semaphore_middleware.model.inspection import Inspection, JobShare, Member, ServerState
+from semaphore_middleware.model.limits import PARTS, Limit
+from semaphore_middleware.model.reasons import Reason
+from semaphore_middleware.model.rules import LoggedChange, Rule
+from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.model.wire import Wire
+
+VERSION = "9"
+"""Of the protocol: nodes of different versions do not share a server."""
+
+T = TypeVar("T")
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds as the server counts them, rounded up."""
+    return math.ceil(seconds * 1000)
+
+
+# Statements -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A node's whole account with a scope, as it reports it. Times are in seconds.
+
+    `asked`, `returned`, `believed` and `started` count from the account's opening, so a statement
+    may be applied twice, late, or not at all.
+    """
+
+    scope: str
+    limit: Limit
+    term: Wire[int]
+    """Number of the account: the node's own, and only growing."""
+    seq: Wire[int]
+    """Number of the statement under this term."""
+    asked: Wire[int]
+    """Permits asked for, less those no longer wanted."""
+    returned: Wire[int]
+    """Permits given back."""
+    believed: Wire[int]
+    """Permits granted, as far as the node knows."""
+    started: Wire[int]
+    """Requests begun."""
+    pending: Wire[int]
+    """Permits held without a request begun under them."""
+    resting: Wire[int]
+    """Further requests that wait while this node pauses, without asking for a permit."""
+    held_age: Wire[float]
+    """For how long its oldest request has held a permit."""
+    wait_age: Wire[float]
+    """For how long its oldest request has waited for one."""
+    start_age: Wire[float]
+    """For how long the last request that has begun has done so."""
+    feedback: FeedbackSummary | None = None
+    """How the site answered the requests whose permits this statement gives back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The server's reply to a statement. Times are in seconds."""
+
+    statement: Statement
+    status: Wire[Status]
+    """`lost`: the account is gone, though the node believes that it holds permits. `old`: the
+    server knows a higher `term`. `refused`: the statement makes no sense. `unreadable`: the scope's
+    keys hold something else.
+    """
+    term: Wire[int]
+    granted: Wire[int]
+    available: Wire[int]
+    """Free permits of the scope, less those waited for, of all nodes."""
+    limit: Wire[int]
+    """How many may hold a permit of the scope now."""
+    is_counted: Wire[bool]
+    """True if each start counts or is to be reported: no permit is handed on then."""
+    gap: Wire[float | None]
+    """The least time from one start to the next, if a delay, a rate or a learned gap is in force:
+    each start is to be reported before the next one is due then.
+    """
+    wants_feedback: Wire[bool]
+    """True if the server wants feedback for ordinary responses too."""
+    is_stricter: Wire[bool]
+    """True if another node asks for a stricter limit than this one."""
+    retry_in: Wire[float | None]
+    """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
+    backoff: Wire[float | None]
+    """How long nothing starts at the site from now on, if this feedback was the cause."""
+    is_failing: Wire[bool]
+    """True if the site responds to none of the nodes that have tried it."""
+    down_for: Wire[float | None]
+    """For how long the site has not responded, if it counts as down, and this node has tried it."""
+    walled_for: Wire[float | None]
+    """For how long the site has refused all requests, if it counts as walled."""
+    refused_by: Wire[int]
+    """The status of a walled site's last refusal."""
+    answered_ago: Wire[float | None]
+    """Age of the youngest request with a good answer."""
+    held: Wire[int]
+    """Permits of the scope held now, by all nodes."""
+    paused_at: Wire[int]
+    """When the last pause of the site began, in milliseconds by the server's wall clock."""
+    pause_length: Wire[float]
+    """Of that pause, in milliseconds."""
+    reason: Wire[Reason | None]
+    """Why the requests that wait, of all nodes, cannot start; None: none waits, or some may."""
+    problem: str = ""
+    """A problem with the server's data of the scope; empty: none."""
+
+    @classmethod
+    def read(cls, statement: Statement, reply: bytes) -> Self:
+        """From the script's reply for one scope."""
+        problem = reply[REPLY.size :].decode("utf-8", "replace")
+        values = (*REPLY.values(reply), problem)
+        return cls(statement, *values)
+
+
+STATEMENT = Record({**numbers_of(Statement), **LIMIT})
+FEEDBACK = Record(numbers_of(FeedbackSummary, Backoff))
+REPLY = Record(numbers_of(Reply))
+_LIMIT = OF_KEYS["limit"]
+_PAIR, _DOUBLE = Struct(">2d"), Struct(">d")
+INSPECTION, MEMBER = Record(numbers_of(Inspection)), Record(numbers_of(Member))
+RECORDS: Mapping[str, Record] = {
+    **OF_KEYS,
+    "head": HEAD,
+    "statement": STATEMENT,
+    "feedback": FEEDBACK,
+    "reply": REPLY,
+    "inspection": INSPECTION,
+    "member": MEMBER,
+}
+"""By their names in scripts."""
+
+
+NUMBERS = {"granted": 2, "retry": 1, "backoff": 2, "down": 1, "walled": 2, "changed": 0}
+"""How many numbers each kind of notification has, before the scope. Times are in milliseconds.
+
+- `granted`: the term, and how many permits are granted under it.
+- `retry`: time until asking again is worth it.
+- `backoff`: when the pause began, by the server's wall clock, and how long it is.
+- `down`: for how long the site has not responded.
+- `walled`: for how long the site has refused all requests, and the status of the last refusal.
+- `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
+"""
+_NUMBER = re.compile("[0-9]{1,16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A message on a node's channel, or on the one for all nodes (without a scope)."""
+
+    kind: str
+    scope: str = ""
+    numbers: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, payload: bytes) -> Self | None:
+        """None if it is not one of ours."""
+        try:
+            kind, _, rest = decoded(payload).partition(" ")
+        except UnicodeDecodeError:
+            return None
+        *numbers, scope = rest.split(" ", NUMBERS.get(kind, 0))
+        is_whole = len(numbers) == NUMBERS.get(kind) and all(map(_NUMBER.fullmatch, numbers))
+        if not is_whole or (kind == "changed" and scope):
+            return None
+        return cls(kind, scope, tuple(map(int, numbers)))
+
+
+def pack_head(
+    lease: float, random_number: float = 0.0, silent: float = math.inf, machine: int = 0
+) -> bytes:
+    """The head of each call (see `clock.lua`). Times are in seconds."""
+    return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent, machine)
+
+
+_numbers_of = attrgetter(*numbers_of(Statement))
+
+
+def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
+    """A statement as the script takes it (see `sync.lua`)."""
+    numbers = STATEMENT.pack(*_numbers_of(statement), *statement.limit.pack())
+    feedback = statement.feedback
+    return numbers + pack_feedback(feedback, backoff) if feedback else numbers
+
+
+def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
+    """Feedback as the script takes it (see `read_feedback`)."""
+    numbers = asdict(feedback) | asdict(backoff)
+    for name in ("retry_after", "quota_gap"):
+        numbers[name] = min(numbers[name], LONGEST_S)
+    return FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))
+
+
+# Scopes -----------------------------------------------------------------------------------------
+
+
+def read_server_state(times: bytes) -> ServerState:
+    """From the first part of the reply of the script `inspect`."""
+    return ServerState(*_PAIR.unpack(times))
+
+
+def read_inspection(scope: str, reply: tuple[bytes, bytes, Sequence[Any]]) -> Inspection:
+    """A scope, from the reply of the script `inspect`."""
+    packed, set_by, rows = reply
+    members = tuple(_read_member(*row) for row in rows)
+    return Inspection(
+        scope,
+        members=members,
+        force=Limit.unpack(*_LIMIT.unpack_from(packed, INSPECTION.size)),
+        set_by=set_by.decode("utf-8", "replace") or None,
+        jobs=JobShare.of(members),
+        **INSPECTION.fields(packed),
+    )
+
+
+def _read_member(node: bytes, job: bytes, packed: bytes) -> Member:
+    asks_for = Limit.unpack(*_LIMIT.unpack_from(packed, MEMBER.size))
+    return Member(decoded(node), asks_for=asks_for, job=decoded(job), **MEMBER.fields(packed))
+
+
+# Rules ------------------------------------------------------------------------------------------
+
+
+def pack_parts(parts: Mapping[str, Any]) -> bytes:
+    """Parts of a rule as the server keeps them: a JSON object."""
+    return json.dumps(parts, default=str).encode()
+
+
+def read_rule(name: str, text: bytes) -> Rule | None:
+    """The rule for one name; None: the text is no JSON object, and the server ignores it."""
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(read, dict):
+        return None
+    limit = {part.name: part.type(read[part.name]) for part in PARTS if part.name in read}
+    return Rule(name, read.get("by", ""), limit, read.get("paused"))
+
+
+def read_change(text: bytes) -> LoggedChange:
+    """An entry of the log of what operators have set."""
+    at, _, rest = text.decode("utf-8", "replace").partition(" ")
+    name, _, rule = rest.rpartition("\n")  # JSON has none, a name from elsewhere may
+    return LoggedChange(int(at) / 1000, name, json.loads(rule) if rule else {})

@@ -1,0 +1,44 @@
+"""The scripts of the semaphore, and the words that stand in them for names and numbers of Python's.
+
+For the words of records see `records.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from semaphore_middleware.core.keys import CONSTANTS
+from semaphore_middleware.core.protocol import RECORDS
+from semaphore_middleware.core.records import STATUSES, Record, sense_of_limit
+from semaphore_middleware.link.scripts import Script, Words
+from semaphore_middleware.model.reasons import BY_NAME, REASONS
+
+PACKAGE = "semaphore_middleware.core"
+
+
+def words_of(records: Mapping[str, Record]) -> Words:
+    """The words of scripts with these records."""
+
+    def text_of(what: str, name: str) -> str:
+        match what:
+            case "constant":
+                return CONSTANTS[name]
+            case "status":
+                return str(STATUSES.index(name))
+            case "sense":
+                return sense_of_limit()
+            case "reason":
+                return str(1 + REASONS.index(BY_NAME[name]))
+            case _:
+                return records[name].written_out(what)
+
+    return text_of
+
+
+WORDS = words_of(RECORDS)
+BEGIN_EPOCH = Script("begin_epoch", PACKAGE, WORDS)
+SYNC = Script("sync", PACKAGE, WORDS)
+INSPECT = Script("inspect", PACKAGE, WORDS, read_only=True)
+EVICT = Script("evict", PACKAGE, WORDS)
+CHANGE_RULE = Script("change_rule", PACKAGE, WORDS)
+FORGET = Script("forget", PACKAGE, WORDS)

@@ -1,0 +1,262 @@
+"""Leases that a busy callback cannot lose: while an event loop is blocked, a thread renews them.
+
+A session hands over what it has sent last, in values that nobody changes; the thread sends that
+again, over a connection of its own, and asks for nothing. Whether a loop is blocked is judged by
+its heartbeat, not by replies: while the loop runs, its session renews its leases itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
+
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.link.connection import Connection
+from semaphore_middleware.link.lease import RENEWAL
+from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.text import digits
+
+logger = logging.getLogger(__name__)
+
+# Shares of a lease:
+BEAT = 0.1  # between two heartbeats of a loop
+LATE = 0.3  # since the last one: then the loop counts as blocked
+MOST_LEASES = 20  # are renewed in one stall: a process that hangs must not keep a site for ever
+THREAD = "scrapy-semaphore keeper"
+NOT_RENEWED = (
+    "Leases of a blocked event loop cannot be renewed: %s. They end soon, unless another attempt "
+    "succeeds."
+)
+LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+
+Repeat: TypeAlias = Callable[[Callable[[], Awaitable[Connection]]], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A moment in which a loop ran, by the keeper's clock and by the loop's."""
+
+    at: float
+    on_loop: float
+
+
+class Heartbeat:
+    """The heartbeat of one session's event loop, and what the keeper does while it stops.
+
+    `repeat(connect)` runs in the keeper's thread: it sends again what the session sent last, and
+    returns whether that has renewed anything. `is_in_use` tells whether there is anything to lose.
+    After a stall `on_stall` is called on the loop, with its length in seconds, and whether the log
+    has named what blocked the loop. Without a keeper nothing is repeated.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper | None,
+        link: Link,
+        lease: float,
+        repeat: Repeat,
+        is_in_use: Callable[[], bool],
+        on_stall: Callable[[float, bool], None],
+    ) -> None:
+        self._keeper = keeper
+        self._clock = keeper.clock if keeper else time.monotonic
+        self._link = link
+        self._lease = lease
+        self._repeat = repeat
+        self._is_in_use = is_in_use
+        self._on_stall = on_stall
+        self._timer: asyncio.TimerHandle | None = None
+        # What loop and keeper tell each other, by one assignment each:
+        self._beat = Beat(math.inf, math.inf)
+        self._named: Beat | None = None  # the stall after this one was logged
+
+    # On the loop --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._beat_now()
+        if self._keeper is not None:
+            self._keeper.add(self)
+
+    async def stop(self) -> None:
+        """From now on nothing is repeated."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            if self._keeper is not None:
+                await self._keeper.remove(self)
+
+    def _beat_now(self) -> None:
+        self._beat = Beat(self._clock(), self._loop.time())
+        self._timer = self._loop.call_later(BEAT * self._lease, self._on_time)
+
+    def _on_time(self) -> None:
+        last = self._beat
+        self._beat_now()
+        seconds = self._beat.on_loop - last.on_loop
+        if seconds > LATE * self._lease:
+            self._on_stall(seconds, self._named is last)
+
+    # In the keeper's thread ---------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The loop's clock, which may itself stand still while the loop is blocked."""
+        beat = self._beat
+        return beat.on_loop + self._clock() - beat.at
+
+    async def keep(self) -> None:
+        """Renew the leases in each stall of the loop, until this is cancelled."""
+        while not self._loop.is_closed():  # a loop that has ended is not blocked
+            beat = self._beat
+            late_at = beat.at + LATE * self._lease
+            await asyncio.sleep(late_at - self._clock())
+            if self._clock() > late_at + BEAT * self._lease:
+                # The whole process has stood still: it is the loop's turn first.
+                await asyncio.sleep(BEAT * self._lease)
+            if self._beat is beat and not self._loop.is_closed():
+                await self._keep_through(beat)
+
+    async def _keep_through(self, beat: Beat) -> None:
+        """Renew the leases until the loop beats again, or has been blocked for too long."""
+        assert self._keeper is not None
+        connection: Connection | None = None
+
+        async def connect() -> Connection:
+            nonlocal connection
+            if connection is None or not connection.is_open:
+                connection = await self._link.connect_again()
+            return connection
+
+        if self._is_in_use():
+            self._name_culprit(beat)
+        next_at, is_kept, has_warned = -math.inf, True, False
+        try:
+            while self._beat is beat and not self._loop.is_closed():
+                now = self._clock()
+                # rule 30: renewed
+                # rule 30: twenty leases
+                if is_kept and next_at <= now < beat.at + MOST_LEASES * self._lease:
+                    try:
+                        is_kept = await self._repeat(connect)
+                        next_at = now + RENEWAL * self._lease
+                    except (ServerUnreachableError, ServerRefusedError) as error:
+                        if not has_warned:
+                            self._keeper.warn(NOT_RENEWED, error)
+                        has_warned = True
+                    except Exception:
+                        is_kept = False
+                        logger.exception("Unexpected error (a bug); leases are not renewed.")
+                await asyncio.sleep(BEAT * self._lease)
+        finally:
+            if connection is not None:
+                await connection.close()
+
+    def _name_culprit(self, beat: Beat) -> None:
+        """Log once a stall what blocks the loop."""
+        assert self._keeper is not None
+        self._named = beat
+        if self._keeper.is_news(self._thread, beat):
+            culprit = name_of(sys._current_frames().get(self._thread))
+            text = (
+                "%s has blocked the event loop for %s s. No request begins or ends meanwhile; its "
+                "leases are renewed, for %s s at most. Is it something to do in a thread?"
+            )
+            seconds = self._clock() - beat.at
+            self._keeper.warn(text, culprit, digits(seconds), digits(MOST_LEASES * self._lease))
+
+
+def name_of(frame: FrameType | None) -> str:
+    """What runs in a thread, such as `parse_pdf (spiders/x.py:41)`: the innermost function that is
+    in no library, else the innermost one.
+    """
+    found = frame
+    while found is not None and found.f_code.co_filename.startswith((*LIBRARIES, "<")):
+        found = found.f_back
+    found = found or frame
+    if found is None:
+        return "something"
+    path = "/".join(Path(found.f_code.co_filename).parts[-2:])
+    return f"{found.f_code.co_name} ({path}:{found.f_lineno})"
+
+
+class Keeper:
+    """The thread that renews the leases of all blocked event loops of this process. It is there as
+    long as any loop beats. In a forked child there is none until one begins to.
+    """
+
+    clock = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Nothing runs yet: this is new, or in a forked child."""
+        self._lock = threading.Lock()
+        self._kept: dict[Heartbeat, Future[None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: Future[None] = Future()
+        self._named_at: dict[int, float] = {}  # by thread: when its last stall was logged
+
+    def add(self, heartbeat: Heartbeat) -> None:
+        """Renew the leases behind it whenever it stops."""
+        with self._lock:
+            if self._loop is None:
+                self._loop, self._ended = asyncio.SelectorEventLoop(), Future()
+                work = threading.Thread(
+                    target=_run, args=(self._loop, self._ended), name=THREAD, daemon=True
+                )
+                work.start()
+            self._kept[heartbeat] = asyncio.run_coroutine_threadsafe(heartbeat.keep(), self._loop)
+
+    async def remove(self, heartbeat: Heartbeat) -> None:
+        """From now on let them end. The thread ends with the last one."""
+        with self._lock:
+            work = self._kept.pop(heartbeat, None)
+            if work is None or self._loop is None:
+                return  # it is the parent's, in a forked child
+            work.cancel()
+            if self._kept:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+            ended = self._ended
+        await asyncio.shield(asyncio.wrap_future(ended))  # whose end is the thread's to set
+
+    def is_news(self, thread: int, beat: Beat) -> bool:
+        """Whether no other session has logged the stall of this thread's loop."""
+        is_news = self._named_at.get(thread, -math.inf) < beat.at
+        self._named_at[thread] = self.clock()
+        return is_news
+
+    def warn(self, *arguments: object) -> None:
+        """Log a warning, in another thread: it may be the log that blocks a loop."""
+        threading.Thread(target=logger.warning, args=arguments, daemon=True).start()
+
+
+def _run(loop: asyncio.AbstractEventLoop, ended: Future[None]) -> None:
+    try:
+        loop.run_forever()
+        while left := asyncio.all_tasks(loop):  # which were cancelled
+            loop.run_until_complete(asyncio.wait(left))
+        loop.close()
+    finally:
+        ended.set_result(None)
+
+
+KEEPER = Keeper()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=KEEPER.start_anew)

@@ -1,0 +1,169 @@
+"""Lua scripts: how they are put together from files, and how the server runs them.
+
+A script is a file in the folder `lua` of a package. `@include(file)` stands for the text of another
+file there, `@include(package:file)` for one of another package. What else begins with `@` stands
+for a name or a number of Python's, which the script's `words` know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib import resources
+from typing import Any, TypeAlias, TypeVar
+
+from redis.exceptions import NoScriptError
+
+from semaphore_middleware.link.connection import Connection, is_denial, is_full
+
+Words: TypeAlias = "Callable[[str, str], str]"
+T = TypeVar("T")
+
+# A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
+# first write that can only free some, it does all others. So this deletes a field that does not
+# exist from the first key, in our scripts a hash. Not where keys are evicted when the server is
+# full: what the script writes could be evicted at once.
+THOUGH_FULL = "redis.call('HDEL', KEYS[1], '')\n"
+
+
+def no_words(what: str, name: str) -> str:
+    """For scripts without words of their own."""
+    raise KeyError(f"@{what}({name})")
+
+
+@dataclass(frozen=True, eq=False)
+class Script:
+    """A Lua script: the file `lua/<name>.lua` of a package, with its includes."""
+
+    name: str
+    package: str = "semaphore_middleware.link"
+    words: Words = no_words
+    """From `what` and `name` of an `@what(name)` in its files to the text in its place."""
+    read_only: bool = False
+    """Whether it only reads: since Redis 7 the user then needs no right to write."""
+
+    @property
+    def source(self) -> str:
+        """The text for the server."""
+        return source_of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a script."""
+
+    script: Script
+    keys: Sequence[bytes]
+    arguments: Sequence[Any]
+    though_full: bool = False
+    """Whether to run it even on a server at its `maxmemory`, if nothing is evicted there. For calls
+    that leave little more there than they find, and can be sent twice.
+    """
+
+
+TRY_RIGHTS = Script("try_rights")
+ECHO = Script("echo")
+
+
+async def run_scripts(
+    connection: Connection,
+    calls: Sequence[Call],
+    before_loading: Callable[[Connection], Awaitable[object]] | None = None,
+) -> list[Any]:
+    """Run scripts in one round trip, and load the missing ones.
+
+    `before_loading` is called if scripts are missing: the server may be another one.
+
+    Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
+    """
+    sources = [call.script.source for call in calls]
+    replies = await _evaluate(connection, calls, sources, before_loading)
+    is_refused = any(map(is_full, replies)) and not connection.may_evict
+    if is_refused and all(call.though_full for call in calls):
+        sources = [THOUGH_FULL + source for source in sources]
+        replies = await _evaluate(connection, calls, sources, before_loading)
+    return connection.check(replies)
+
+
+async def _evaluate(
+    connection: Connection,
+    calls: Sequence[Call],
+    sources: Sequence[str],
+    before_loading: Callable[[Connection], Awaitable[object]] | None,
+) -> list[Any]:
+    """The replies to calls of scripts with these sources. An error of a script is its reply."""
+    commands: list[tuple[Any, ...]] = []
+    for call, source in zip(calls, sources, strict=True):
+        is_reading = call.script.read_only and connection.has_read_only_scripts
+        command = "EVALSHA_RO" if is_reading else "EVALSHA"
+        commands.append((command, sha1_of(source), len(call.keys), *call.keys, *call.arguments))
+    replies = await connection.call(commands)
+    missing = _missing(replies)
+    if missing:
+        if before_loading is not None:
+            await before_loading(connection)
+        texts = {sources[i] for i in missing}
+        await connection.execute([("SCRIPT", "LOAD", text) for text in texts])
+        # All from the first one on: their order counts, and each can be sent twice.
+        replies[missing[0] :] = await connection.call(commands[missing[0] :])
+    if missing := _missing(replies):  # a balancer leads to servers with scripts of their own
+        first = missing[0]
+        with_text = [
+            (name.replace("SHA", ""), source, *rest)
+            for (name, _, *rest), source in zip(commands[first:], sources[first:], strict=True)
+        ]
+        answered = await connection.call(with_text)
+        if not any(is_denial(reply) for reply in answered if isinstance(reply, Exception)):
+            replies[first:] = answered  # else it may pass, as without this right
+    return replies
+
+
+def _missing(replies: Sequence[Any]) -> list[int]:
+    """The places of calls whose scripts the server does not have."""
+    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+
+
+@cache
+def sha1_of(source: str) -> str:
+    """The server's name for a script."""
+    return sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+@cache
+def source_of(script: Script) -> str:
+    """The text of a script, assembled from its files."""
+    return assembled_file(script.package, script.name, script.words)
+
+
+def assembled_file(package: str, file: str, words: Words = no_words) -> str:
+    """The text of a file in the folder `lua` of a package, with its includes and words put in."""
+
+    def include(other: str) -> str:
+        named, _, name = other.rpartition(":")
+        return assembled_file(named or package, name, words)
+
+    return assembled(read_file(package, file), words, include)
+
+
+def assembled(text: str, words: Words, include: Callable[[str], str]) -> str:
+    """The text of a file, with its includes and words put in."""
+
+    def replacement(found: re.Match[str]) -> str:
+        what, name = found.groups()
+        return include(name).rstrip("\n") if what == "include" else words(what, name)
+
+    return re.sub(r"@([\w.]*)\(([\w./:]+)\)", replacement, text)
+
+
+def read_file(package: str, file: str) -> str:
+    """The text of one file in the folder `lua` of a package, named without its ending."""
+    return resources.files(package).joinpath("lua", f"{file}.lua").read_text("utf-8")
+
+
+def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Chunks of at most `most` items, in the same order, so that no call blocks the server."""
+    for start in range(0, len(items), most):
+        yield items[start : start + most]

@@ -1,1 +1,0 @@
-"""The server: its location, the protocol, and the detection of lost data."""

@@ -1,0 +1,151 @@
+"""A site that meters starts teaches a gap between them. The simulation judges how well."""
+
+import math
+
+import pytest
+
+from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
+from semaphore_middleware.model.limits import Limit, LimitDict
+from tests.core.test_refusals import (
+    BUSY,
+    GOOD,
+    LIMIT,
+    REFUSED,
+    one_more,
+    report,
+)
+from tests.support.nodes import Caller, Outside
+from tests.support.servers import RedisServer
+
+ANSWERED = 12
+SPAN_S = 60.0
+GAP_S = 1.02 * SPAN_S / ANSWERED
+DAY_S = 86400.0
+
+
+async def meter(caller: Caller, outside: Outside, refused: Feedback = REFUSED) -> None:
+    """Two incidents, some time apart, with answers between them."""
+    await one_more(caller, outside, refused)
+    for _ in range(ANSWERED // 3):
+        await one_more(caller, outside, GOOD, GOOD, GOOD)
+    await one_more(caller, outside, refused, refused)
+    since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
+    outside.edit("s", "learned", span_since=since, span_rest=0)
+    outside.end_backoff()
+
+
+async def taught(caller: Caller) -> float:
+    """The gap, after one more start."""
+    await caller.take("s", limit=LIMIT)
+    await caller.say("s", LIMIT, started=caller.book("s").asked)
+    return (await caller.inspect("s")).learned_gap
+
+
+async def test_it_is_the_mean_gap_of_the_answered_starts(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await meter(a, outside)
+    assert await taught(a) == pytest.approx(GAP_S, rel=0.01)
+    reply = await b.take("s", limit=LIMIT)
+    assert (reply.granted, (reply.gap or 0) > 0) == (0, True)
+    assert reply.reason is not None
+    assert reply.reason.name == "learned"
+    assert reply.retry_in == pytest.approx(GAP_S, abs=1.0)
+    assert (await b.take("other", limit=LIMIT)).granted == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "rule"),
+    [(BUSY, None), (REFUSED, {"delay": 0}), (REFUSED, {"rate": "100/s"})],
+    ids=["an error", "a delay that is set", "a rate that is set"],
+)
+async def test_an_error_teaches_none_and_an_operator_s_pace_is_kept(
+    server: RedisServer, outside: Outside, refused: Feedback, rule: LimitDict | None
+) -> None:
+    a = await Caller.join(server, "a")
+    await meter(a, outside, refused)
+    if rule is not None:
+        await a.admin.configure("s", rule)
+    assert await taught(a) == 0
+
+
+async def test_one_incident_teaches_none(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    for _ in range(9):
+        await one_more(a, outside, GOOD)
+    await a.take("s", 3, limit=LIMIT)
+    await one_more(a, outside, REFUSED)
+    outside.end_backoff()
+    assert await taught(a) == 0
+
+
+async def test_a_quota_that_the_site_names_is_where_it_begins_and_its_most(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await one_more(a, outside, Feedback(latency=0.1, quota_gap=0.5))
+    assert (await a.inspect("s")).learned_gap == 0, "it has refused nothing"
+    await one_more(a, outside, Feedback(refused=True, quota_gap=0.5))
+    assert (await a.inspect("s")).learned_gap == 0.5
+    endless = FeedbackSummary.of([(Feedback(refused=True, quota_gap=math.inf), 0.0)])
+    await a.take("other", limit=LIMIT)
+    assert (await a.give_back("other", limit=LIMIT, feedback=endless)).status == "ok"
+    assert (await a.inspect("other")).learned_gap == Backoff().most
+    since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
+    outside.edit("s", "learned", span_since=since, span_started=-ANSWERED, span_refused=2)
+    outside.end_backoff()
+    assert await taught(a) == 0.5
+
+
+async def test_good_answers_narrow_it_until_it_is_gone(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await meter(a, outside)
+    gaps = [await taught(a)]
+    while gaps[-1]:
+        await a.take("s", limit=LIMIT)  # waits, though there is room
+        outside.edit("s", "learned", clean=9, calm_until=0, next_by_gap=0)
+        await report(a, GOOD)
+        gaps.append((await a.inspect("s")).learned_gap)
+    assert gaps[:3] == pytest.approx([GAP_S, 0.92 * GAP_S, 0.92**3 * GAP_S], rel=0.01)
+    assert len(gaps) < 20
+
+
+@pytest.mark.parametrize("end", ["resume", "reset"])
+async def test_an_operator_lets_it_be_forgotten(
+    server: RedisServer, outside: Outside, end: str
+) -> None:
+    a = await Caller.join(server, "a")
+    await meter(a, outside)
+    assert await taught(a) > 0
+    await getattr(a.admin, end)("s")
+    assert (await a.inspect("s")).learned_gap == 0
+
+
+async def test_the_next_crawl_begins_with_it(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    await meter(a, outside)
+    assert await taught(a) > 0
+    await a.give_back("s", limit=LIMIT)
+    assert outside.held() == {}
+    outside.pass_idle(6 * DAY_S)
+    b = await Caller.join(server, "b")
+    assert (await b.take("s", 2, limit=LIMIT)).granted == 1
+    seen = await b.inspect("s")
+    assert seen.learned_gap == pytest.approx(GAP_S, rel=0.01)
+    assert seen.backoff_last == 0
+
+
+async def test_a_gap_answers_a_refusal_in_place_of_an_adaptive_limit(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await meter(a, outside)
+    assert await taught(a) > 0
+    adaptive = Limit(8, adaptive=True)
+    await a.give_back("s", limit=adaptive)
+    outside.edit("s", "learned", working=8, next_by_gap=0, calm_until=0)
+    await one_more(a, outside, REFUSED)
+    assert float(outside.look("s")[0].learned["working"]) == 8

@@ -1,0 +1,156 @@
+"""Why nothing may start at a site: the script names it, in replies and to who inspects the site."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from semaphore_middleware import AcquireTimeoutError
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.reasons import REASONS
+from tests.core.test_gap import meter, taught
+from tests.core.test_refusals import (
+    FAILED,
+    asked_for,
+    go_down,
+    meet_a_wall,
+    one_more,
+)
+from tests.support.nodes import KEYS, Caller, Outside
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+from tests.support.simulated import SimulatedServer, in_simulated_time
+
+LIMIT = Limit(2)
+ADAPTIVE = Limit(9, adaptive=True)
+PACED = {"delay": Limit(2, delay=100.0), "rate": Limit(2, rate="1/m")}
+
+Case: TypeAlias = Callable[[Caller, Outside], Awaitable[Limit]]
+
+
+async def recovery(_: Caller, outside: Outside) -> Limit:
+    outside.client.hset(KEYS.epoch, "from", 2**52)
+    return LIMIT
+
+
+async def paused(caller: Caller, _: Outside) -> Limit:
+    await caller.admin.pause("s")
+    return LIMIT
+
+
+async def backoff(caller: Caller, outside: Outside) -> Limit:
+    await one_more(caller, outside, asked_for(200))
+    return LIMIT
+
+
+async def failing(caller: Caller, outside: Outside) -> Limit:
+    await one_more(caller, outside, *[FAILED] * 3)
+    outside.end_backoff()
+    await caller.take("s", limit=LIMIT)
+    return LIMIT
+
+
+async def down(caller: Caller, outside: Outside) -> Limit:
+    await go_down(caller, outside)
+    return LIMIT
+
+
+async def walled(caller: Caller, outside: Outside) -> Limit:
+    await meet_a_wall(caller, outside)
+    return LIMIT
+
+
+async def full(caller: Caller, _: Outside) -> Limit:
+    await caller.take("s", 2, limit=LIMIT)
+    return LIMIT
+
+
+async def adaptive(caller: Caller, _: Outside) -> Limit:
+    await caller.take("s", limit=ADAPTIVE)
+    feedback = FeedbackSummary.of([(Feedback(latency=0.1), 0.0)])
+    await caller.give_back("s", limit=ADAPTIVE, take=3, feedback=feedback)
+    return ADAPTIVE
+
+
+async def delay(caller: Caller, _: Outside) -> Limit:
+    await caller.take("s", limit=PACED["delay"])
+    return PACED["delay"]
+
+
+async def rate(caller: Caller, _: Outside) -> Limit:
+    await caller.take("s", limit=PACED["rate"])
+    return PACED["rate"]
+
+
+async def learned(caller: Caller, outside: Outside) -> Limit:
+    await meter(caller, outside)
+    await taught(caller)
+    return LIMIT
+
+
+CASES: list[Case] = [
+    *(recovery, paused, backoff, down, walled),
+    *(full, adaptive, failing),
+    *(delay, rate, learned),
+]
+TIMED = ("recovery", "backoff", "down", "walled", "delay", "rate", "learned")
+
+
+def test_each_reason_has_a_case_here() -> None:
+    assert [case.__name__ for case in CASES] == [reason.name for reason in REASONS]
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_who_waits_learns_why(server: RedisServer, outside: Outside, case: Case) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    limit = await case(a, outside)
+    waits = a if case in (failing, down) else b  # others try such a site first
+    held = waits.held("s")
+    reply = await waits.take("s", limit=limit)
+    assert reply.reason is not None
+    assert (waits.held("s"), reply.reason.name) == (held, case.__name__)
+    seen = await b.inspect("s")
+    assert (seen.state, seen.reason) == (case.__name__, reply.reason)
+    assert (seen.wait is not None) == (case.__name__ in TIMED)
+    assert seen.why.startswith(reply.reason.sentence)
+
+
+@in_simulated_time
+async def test_a_request_that_waited_too_long_is_told_why() -> None:
+    async with SimulatedServer(lease=15.0).node() as semaphore:
+        await semaphore.admin.pause("s")
+        with pytest.raises(AcquireTimeoutError, match=r"\(limit 2\): An operator has paused"):
+            await semaphore.acquire("s", 2, timeout=1.0)
+
+
+async def test_where_nobody_waits_a_reply_has_no_reason(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    for limit in (LIMIT, *PACED.values()):
+        assert (await a.take(str(limit), limit=limit)).reason is None
+    reply = await a.take("s", 2, limit=LIMIT)
+    assert (reply.granted, reply.reason) == (2, None)
+    assert (await a.inspect("s")).state == "full"
+    await a.give_back("s", limit=LIMIT)
+    seen = await a.inspect("s")
+    assert (seen.state, seen.reason, seen.why) == ("open", None, "")
+
+
+async def test_closed_comes_before_full(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await backoff(a, outside)
+    outside.end_backoff()
+    await a.take("s", 2, limit=LIMIT)
+    outside.edit("s", "learned", backoff_end=2**52)
+    reply = await b.take("s", limit=LIMIT)
+    assert reply.reason is not None
+    assert (reply.reason.name, reply.retry_in) == ("backoff", None)
+    seen = await a.inspect("s")
+    assert seen.state == "backoff"
+    assert seen.wait is not None
+
+
+def test_the_manual_lists_all_of_them() -> None:
+    page = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
+    rows = "".join(f"| `{reason.name}` | {reason.sentence} |\n" for reason in REASONS)
+    assert rows in page

@@ -1,0 +1,160 @@
+"""Credentials that change: a function is asked for them at each connect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from semaphore_middleware import FairSemaphore, SyncSemaphore
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+from semaphore_middleware.link.location import Server
+from semaphore_middleware.shared_crawl.crawls import Crawls
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from tests.support.crawls import Log
+from tests.support.nodes import shown
+from tests.support.servers import RedisServer, SentinelServer, free_port
+from tests.support.times import ENDLESS_S
+
+FIRST, SECOND = "the-first-secret", "the-second-secret"
+
+
+class Tokens:
+    """A provider whose answers a test sets."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    def __call__(self) -> Any:
+        self.asked += 1
+        return self.answers[min(self.asked, len(self.answers)) - 1]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[RedisServer]:
+    """A server with a user `app`, whose password is `FIRST`; that of all others is `SECOND`."""
+    with RedisServer(tcp_port=free_port()) as server:
+        with server.client() as client:
+            rights = ("reset", "on", f">{FIRST}", "~*", "&*", "+@all")
+            client.execute_command("ACL", "SETUSER", "app", *rights)
+            client.execute_command("ACL", "SETUSER", "default", "resetpass", f">{SECOND}")
+        yield server
+
+
+async def as_coroutine() -> tuple[str, str]:
+    await asyncio.sleep(0)
+    return "app", FIRST
+
+
+@pytest.mark.parametrize("provider", [Tokens(("app", FIRST)), Tokens([SECOND]), as_coroutine])
+async def test_all_connections_use_them(own: RedisServer, provider: Callable[[], Any]) -> None:
+    options: dict[str, Any] = {"credentials": provider, "recovery_wait": 0.0}
+    async with FairSemaphore(own.url, **options) as semaphore, semaphore.permit("s", 1):
+        assert (await semaphore.admin.inspect("s")).held == 1
+    with SyncSemaphore(own.url, **options) as of_threads, of_threads.permit("s", 1):
+        pass
+    async with Admin(own.url, lease=ENDLESS_S, credentials=provider) as admin:
+        await admin.rules()
+    assert await Crawls(CrawlSettings(own.url, redis_credentials=provider)).survey() == {}
+
+
+async def test_the_user_of_the_url_has_the_password(own: RedisServer) -> None:
+    url = f"redis://app@127.0.0.1:{own.tcp_port}"
+    async with Admin(url, lease=ENDLESS_S, credentials=Tokens(FIRST)) as admin:
+        await admin.rules()
+
+
+async def test_each_connect_asks_and_a_refused_password_asks_once_more(own: RedisServer) -> None:
+    tokens = Tokens(("app", "it has expired"), ("app", FIRST))
+    async with Admin(own.tcp_url, lease=ENDLESS_S, credentials=tokens) as admin:
+        await admin.rules()
+        assert tokens.asked == 2
+    wrong = Tokens(("app", "wrong"))
+    async with Admin(own.tcp_url, lease=ENDLESS_S, credentials=wrong) as admin:
+        with pytest.raises(ServerRefusedError, match="does not accept this user name and password"):
+            await admin.rules()
+    assert wrong.asked == 2
+
+
+def raises(*_: str) -> str:
+    raise LookupError("the token service is away")
+
+
+async def is_slow() -> str:
+    await asyncio.Event().wait()
+    return FIRST
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [
+        (raises, "LookupError: the token service is away"),
+        (Tokens(None), "TypeError: it returned a NoneType; allowed is a password, or a user name"),
+        (Tokens((FIRST, FIRST, FIRST)), "it returned a tuple"),
+        (is_slow, "no credentials within 1.6 s from is_slow$"),
+        (partial(raises, FIRST), "no credentials from partial: LookupError"),
+    ],
+)
+async def test_an_error_is_a_server_that_cannot_be_reached(
+    own: RedisServer, provider: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(ServerUnreachableError, match=said) as raised:
+        timeout = 2.0 if provider is is_slow else ENDLESS_S
+        await Server(own.url, timeout, credentials=provider).connect()
+    assert FIRST not in str(raised.value)
+
+
+async def test_nothing_that_it_returns_is_logged(own: RedisServer, caplog: Log) -> None:
+    caplog.set_level("DEBUG")
+    tokens = Tokens(("app", SECOND), ("app", FIRST))
+    async with FairSemaphore(own.url, credentials=tokens, recovery_wait=0.0):
+        pass
+    assert FIRST not in caplog.text
+    assert SECOND not in caplog.text
+
+
+async def test_the_master_asks_for_them_and_no_sentinel(
+    own: RedisServer,
+) -> None:
+    with SentinelServer() as sentinel:
+        sentinel.watch(own.tcp_port)
+        url = f"redis+sentinel://{sentinel.address}/mymaster"
+        connection = await Server(url, ENDLESS_S, credentials=Tokens(("app", FIRST))).connect()
+        await connection.close()
+
+
+def test_a_password_in_the_url_is_one_too_many() -> None:
+    with pytest.raises(SettingsError, match=r"^the server's URL: it has a password, and"):
+        FairSemaphore("redis://:secret@localhost", credentials=Tokens(FIRST))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        *(("credentials", given) for given in (3, "no.such.module", "os.path", FIRST)),
+        ("credentials", ("a", FIRST)),
+        *(("redis_options", given) for given in ((FIRST,), f'{{"ssl_password": "{FIRST}"')),
+        ("url", [f"redis://:{FIRST}@localhost"]),
+    ],
+)
+def test_what_is_not_allowed_is_refused_by_its_type(name: str, given: Any) -> None:
+    """A password may be in it."""
+    said = rf"^{name} = <{type(given).__name__}, not shown>: .*\ballowed is a "
+    with pytest.raises(SettingsError, match=said) as refused:
+        FairSemaphore(**{"url": "redis://localhost", name: given})
+    assert FIRST not in shown(refused.value)
+
+
+def test_options_of_tls_are_added_to_the_url() -> None:
+    with pytest.raises(SettingsError, match="TLS: No such file or directory"):
+        FairSemaphore("rediss://localhost", redis_options={"ssl_ca_certs": "/no/such/file"})
+    FairSemaphore("rediss://localhost", redis_options={"ssl_check_hostname": False})
+    with pytest.raises(SettingsError, match="ssl_cert_reqs needs an address that begins with"):
+        FairSemaphore("redis://localhost", redis_options={"ssl_cert_reqs": "none"})
+    with pytest.raises(SettingsError, match="'db' is not an option of TLS; allowed are"):
+        FairSemaphore("redis://localhost", redis_options={"db": 3})

@@ -1,0 +1,419 @@
+"""The script `sync`: statements twice, late or without sense, any names, and keys that are lost."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+from redis import Redis
+from redis.crc import key_slot
+
+from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.core import protocol
+from semaphore_middleware.core.calls import Store
+from semaphore_middleware.core.protocol import FEEDBACK, STATEMENT, Notification, Reply, Statement
+from semaphore_middleware.core.scripts import SYNC
+from semaphore_middleware.link.scripts import Call, run_scripts
+from semaphore_middleware.link.text import encoded
+from tests.support.crawls import Log
+from tests.support.nodes import KEYS, MACHINE, Caller, Outside, eventually, renew
+from tests.support.restricted import Restricted
+from tests.support.scopes import Look
+from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
+
+SCOPE, QUEUE = KEYS.of("s")
+
+
+async def answer(caller: Caller, statement: Statement) -> Reply:
+    """To exactly this; the node does not hear it."""
+    replies = await caller.send(statement)
+    assert replies is not None
+    return replies[0]
+
+
+async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    reply = await a.take("s", 1, limit=2)
+    assert (reply.status, reply.granted, reply.available, reply.retry_in) == ("ok", 1, 1, None)
+    assert (await a.take("s", 2, limit=2)).granted == 2
+    reply = await b.take("s", 3, limit=2)
+    assert (reply.granted, reply.available, reply.limit, reply.retry_in) == (0, -4, 2, None)
+    await a.give_back("s", 1, limit=2)
+    assert outside.told() == [("b", f"granted {b.book('s').term} 1 s")]
+    # The one who gives back hears of its own grant in the reply, also of what it asks for there.
+    assert (await b.renew("s", limit=2)).granted == 1
+    assert (await a.give_back("s", 1, limit=2, take=1)).granted == 3
+    assert (outside.told(), outside.waiting()) == ([], {"a": 1, "b": 2})
+
+
+async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
+    """A waiter's node counts its deadline from its own last call, which the grant is not."""
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b", lease=60)
+    await a.take("s")
+    await b.take("s")
+    waiting, _ = (await a.inspect("s")).members
+    await a.give_back("s")
+    (held,) = (await a.inspect("s")).members
+    assert (waiting.node, held.node, held.held) == ("b", "b", 1)
+    assert held.lease_left <= waiting.lease_left <= 60
+
+
+def without_lease(look: Look) -> dict[str, dict[str, float]]:
+    return {node: account | {"lease_end": 0.0} for node, account in look.accounts.items()}
+
+
+# Twice, late, and of accounts that are gone -----------------------------------------------------
+
+
+async def test_a_late_statement_changes_no_count(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    asked = a.statement("s", 2, asked=3)
+    for _ in range(3):
+        reply = await answer(a, asked)
+        assert (reply.term, reply.granted) == (asked.term, 2)
+    await b.take("s", 3, limit=2)
+    await a.renew("s", limit=2)
+    a.book("s").returned = 1
+    returned = a.statement("s", 2)
+    for _ in range(3):
+        await a.send(returned)
+    assert (outside.held(), outside.waiting()) == ({"a": 1, "b": 1}, {"b": 2})
+    (before,) = outside.look("s")
+    reply = await answer(a, asked)
+    (after,) = outside.look("s")
+    assert (reply.status, reply.granted, after.queue) == ("ok", 2, before.queue)
+    assert (after.state, without_lease(after)) == (before.state, without_lease(before))
+
+
+async def test_a_late_statement_renews_the_lease(server: RedisServer, outside: Outside) -> None:
+    """Its node counts its deadline from it, once it is answered."""
+    a = await Caller.join(server, "a")
+    late = a.statement("s", asked=1)
+    await a.send(late)
+    await a.renew("s")
+    outside.client.hincrbyfloat(KEYS.epoch, "clock", 600 * ENDLESS_S)  # of 1000
+    assert (await answer(a, late)).status == "ok"
+    (held,) = (await a.inspect("s")).members
+    assert held.lease_left > 0.9 * ENDLESS_S
+
+
+async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
+    """A server that was rolled back to a snapshot knows less than its nodes."""
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", 1, limit=2)
+    await b.take("s", 2, limit=2)
+    outside.client.hset(KEYS.epoch, "from", 2**52)
+    await a.say("s", 2, asked=7, returned=6, believed=7)  # but for the recovery wait
+    assert outside.held() == {"a": 1, "b": 1}
+    outside.end_recovery()
+    assert (await answer(a, a.statement("s", 2, asked=9, returned=6, believed=8))).status == "lost"
+    assert outside.held() == {"b": 2}
+
+
+async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: Outside) -> None:
+    """If nothing was held."""
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s")
+    await a.send(a.statement("s", returned=1))  # the reply is lost, the account closed
+    assert outside.in_use() == set()
+    reply = await a.say("s", asked=2, returned=1)
+    assert (reply.status, reply.term, reply.granted) == ("ok", 1, 2)
+    for scope in ("s", "never used"):  # it gives back what nobody has
+        assert (await b.say(scope, asked=3, returned=3, believed=3)).status == "ok"
+    assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
+
+
+@pytest.mark.parametrize("has_right", [True, False])
+async def test_where_no_script_stays_loaded_its_text_is_sent(
+    server: RedisServer, has_right: bool, caplog: Log
+) -> None:
+    """As behind a balancer, whose servers each have scripts of their own."""
+    denied = b"-NOPERM this user has no permissions to run the 'eval' command\r\n"
+
+    def answer(command: Sequence[bytes]) -> bytes | None:
+        if command[0].startswith(b"EVALSHA"):
+            return b"-NOSCRIPT No matching script.\r\n"
+        return denied if command[0].startswith(b"EVAL") and not has_right else None
+
+    async with Restricted(server.path) as proxy:
+        proxy.answer = answer
+        if has_right:
+            async with FairSemaphore(proxy.url) as node, node.permit("s", 1):
+                assert (await node.admin.inspect("s")).held == 1
+            assert not caplog.messages
+        else:
+            with pytest.raises(ServerUnreachableError, match="No matching script"):
+                await FairSemaphore(proxy.url).open(wait=False)
+
+
+SENSE = dict.fromkeys(STATEMENT.names, 0.0) | {"term": 1, "seq": 9, "asked": 2}
+SENSE |= {"concurrency": 2, "burst": 1}
+COUNTS = STATEMENT.names[:7]
+LIMIT_PARTS = ("concurrency", "delay", "interval", "burst")
+HUGE = 1e12 + 1
+NONSENSE: list[dict[str, float]] = [
+    {"returned": 3, "believed": 2, "asked": 4},
+    {"believed": 3, "asked": 2},
+    {"returned": -2, "believed": -1, "asked": -1},
+    {"pending": 1},
+    {"asked": HUGE, "believed": HUGE, "returned": HUGE},
+    *({part: 0.0} for part in ("term", "seq", "concurrency", "burst")),
+    *({part: -1.0} for part in ("term", "returned", "started", "pending")),
+    *({part: -1.0} for part in ("held_age", "wait_age", "start_age")),
+    *({part: HUGE} for part in ("term", "seq", "asked", "started", *LIMIT_PARTS)),
+    {"concurrency": 1.5},
+    {"burst": 1.5},
+    *({part: -0.5} for part in ("delay", "jitter", "interval")),
+    *({part: math.inf} for part in LIMIT_PARTS),
+    {"jitter": 1.5},
+    *({part: math.nan} for part in SENSE),
+    {"adaptive": 0.5},
+    *({part: value} for part in COUNTS for value in (1.5, math.inf, -math.inf)),
+]
+
+
+async def test_a_statement_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    for caller in (a, b):
+        await caller.take("s", 2, limit=2)
+    before = outside.look("s")
+    packed = [STATEMENT.pack(*(SENSE | wrong).values()) for wrong in NONSENSE]
+    sense = STATEMENT.pack(*SENSE.values())
+    too_short = [sense[:size] for size in (0, 1, len(sense) - 8, len(sense) - 1)]
+    for wrong, text in zip([*NONSENSE, *too_short], [*packed, *too_short], strict=True):
+        reply = await say_packed(a, text)
+        assert (reply.status, reply.granted) == ("refused", 0), wrong
+        assert outside.look("s") == before, wrong
+    assert outside.told() == []
+    assert (await say_packed(a, sense)).status == "ok"
+
+
+async def test_feedback_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    await a.take("s", 2, limit=2)
+    before = outside.look("s")
+    said = SENSE | {"believed": 2, "returned": 1}
+    numbers = STATEMENT.pack(*said.values())
+    wrong = [
+        FEEDBACK.pack(*[number] * len(FEEDBACK.names)) for number in (math.nan, math.inf, -1.0)
+    ]
+    for text in (b"x", b" " * (FEEDBACK.size - 1), *wrong):
+        assert (await say_packed(a, numbers + text)).status == "refused"
+        assert outside.look("s") == before
+
+
+async def say_packed(a: Caller, packed: bytes) -> Reply:
+    """What becomes of exactly this, as a's statement."""
+    head = protocol.pack_head(600.0, 0.5)
+    keys = (*KEYS.of_all, *KEYS.of("s"))
+    call = Call(SYNC, keys, (head, "a", a.recovery.epoch, "job", packed))
+    ((reply, _),) = await run_scripts(a.connection, [call])
+    return Reply.read(a.statement("s"), reply)
+
+
+# What somebody else has written -----------------------------------------------------------------
+
+OVERWRITES: list[Callable[[Redis], object]] = [
+    lambda client: client.set(SCOPE, "x"),
+    lambda client: client.hset(SCOPE, "state", "x"),
+    lambda client: client.hset(SCOPE, "learned", "x"),
+]
+
+
+@pytest.mark.parametrize("overwrite", OVERWRITES)
+async def test_a_key_that_is_overwritten_stops_its_site_only(
+    server: RedisServer, caplog: Log, overwrite: Callable[[Redis], object]
+) -> None:
+    async with FairSemaphore(server.url) as node:
+        lost, held = await node.acquire("s", 1), await node.acquire("fine", 1)
+        with server.client() as client:
+            client.delete(SCOPE)
+            overwrite(client)
+            waiting = asyncio.create_task(node.acquire("s", 1))
+            await eventually(lambda: lost.lost)
+            lost.release()
+            for _ in range(3):
+                renew(node)
+                held.release()
+                held = await node.acquire("fine", 1)
+            assert not waiting.done()
+            await node.admin.survey()
+            client.delete(SCOPE)
+        renew(node)
+        (await waiting).release()
+        assert caplog.text.count("cannot be read") == 1
+        assert SCOPE.decode() in caplog.text
+        assert not held.lost
+
+
+async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    with server.client() as client:
+        client.set(SCOPE, "x")
+        with pytest.raises(ServerRefusedError, match=r"scope:s holds on .* is not a scope"):
+            await a.inspect("s")
+        assert await a.admin.evict("a") == (0, 0)
+        client.delete(SCOPE)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "7", "null", ""])
+async def test_a_rule_that_is_no_json_is_said(server: RedisServer, caplog: Log, text: str) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.configure("s", 2)
+    with server.client() as client:
+        client.hset(KEYS.rules, "s", text)
+    for _ in range(2):
+        assert (await a.take("s", 2, limit=1)).granted == 1
+    assert caplog.text.count("the rule for s is no JSON object, and is ignored") == 1
+    assert await a.admin.rules() == []
+    await a.admin.configure("s", 2)
+    assert (await a.renew("s")).granted == 2
+
+
+# Any string names a scope and a node, and no two of them meet -------------------------------------
+
+
+NAMES = [
+    *("", " ", "a", "a:scope", "a:queue:a", ":a", "{1}a", "{a}", "a}", "{", "epoch", "rules"),
+    *("{semaphore}:scope:a", "a\n", "a\r\nb", "a\0", "\0", "a b", "%s", "*", "[a]?", "'\"\\"),
+    *("😀", "ä", "a\u0308", "\ud83d\ude00", "\udcff", "x" * 10_000, "x" * 9_999 + "y"),
+    *("granted 1", "API-A", "api-a", "example.com", "state", "learned"),
+]
+
+
+async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    for scope in NAMES:
+        assert (await a.take(scope)).granted == 1, repr(scope)
+        assert (await b.take(scope)).granted == 0, repr(scope)
+    for scope in NAMES:
+        seen = await a.inspect(scope)
+        assert [(m.node, m.held, m.waiting) for m in seen.members] == [("b", 0, 1), ("a", 1, 0)]
+        assert seen.scope == scope
+    assert {one.scope for one in await a.admin.survey()} == set(NAMES)
+    await a.admin.configure("example.com", 1)
+    keys = list(outside.client.scan_iter("{semaphore}:*", count=1000))
+    assert len(keys) == 4 + 2 * len(NAMES), "the epoch, rules, their changes, index; two a scope"
+    assert {key_slot(key) for key in keys} == {key_slot(b"semaphore")}
+    await a.admin.reset("example.com")
+    outside.told()
+    for scope in NAMES:
+        await a.give_back(scope)
+    told = [(node, Notification.read(encoded(text))) for node, text in outside.told()]
+    terms = [(scope, b.book(scope).term) for scope in NAMES]
+    assert told == [("b", Notification("granted", scope, (term, 1))) for scope, term in terms]
+    for scope in NAMES:
+        await b.renew(scope)
+        await b.give_back(scope)
+    assert outside.in_use() == set()
+
+
+async def test_any_string_names_a_node(server: RedisServer, outside: Outside) -> None:
+    for name in NAMES:
+        a, b = await Caller.join(server, "another"), await Caller.join(server, name)
+        await a.take("s")
+        await b.take("s")
+        await a.give_back("s")
+        assert outside.told() == [(name, f"granted {b.book('s').term} 1 s")]
+        assert [one.node for one in (await a.inspect("s")).members] == [name]
+        await b.renew("s")
+        await b.give_back("s")
+
+
+# No script goes round and round: whatever became of the keys, a call returns ----------------------
+# One that never returns cannot be killed once it has written, and the server serves nobody else.
+
+CROWD = 1000  # as many as one call looks at
+
+
+def queue_strangers(outside: Outside) -> None:
+    outside.client.zadd(QUEUE, {f"stranger {i}": -1 - i for i in range(3 * CROWD)})
+
+
+MISFORTUNES: dict[str, Callable[[Outside], object]] = {
+    "queue lost": lambda it: it.client.delete(QUEUE),
+    "leases over": lambda it: it.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S),
+    "accounts lost": lambda it: it.client.hdel(SCOPE, *(f"node:n{i}" for i in range(CROWD))),
+    "strangers": queue_strangers,
+    "waits for nothing": lambda it: it.client.zadd(QUEUE, {"a": -1}),
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("queue lost", "leases over"), ("leases over", "queue lost"), ("accounts lost",)),
+        *(("accounts lost", "queue lost"), ("waits for nothing",), ("strangers", "leases over")),
+    ],
+)
+async def test_every_call_returns_and_in_the_end_somebody_is_served(
+    server: RedisServer, outside: Outside, names: tuple[str, ...]
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s")
+    statement = a.statement("s", term=1, seq=1, asked=1, believed=0, started=0)
+    for i in range(CROWD):
+        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, [statement])
+    assert outside.client.zcard(QUEUE) == CROWD
+    for name in names:
+        MISFORTUNES[name](outside)
+    await b.take("s")  # a call that takes too long raises
+    await a.give_back("s")
+    calls = 0
+    while not outside.held():
+        await b.renew("s")
+        calls += 1
+        assert calls <= 4
+    await a.admin.survey()
+    assert sum(outside.held().values()) == 1
+
+
+async def test_no_call_looks_at_the_crowds_of_many_scopes(
+    server: RedisServer, outside: Outside
+) -> None:
+    """Else one call would hold the server for seconds."""
+    a = await Caller.join(server, "a")
+    scopes = ["s1", "s2", "s3"]
+    said = {"term": 1, "seq": 1, "asked": 1, "believed": 0, "started": 0}
+    statements = [a.statement(scope, 2 * CROWD, **said) for scope in scopes]
+    for i in range(CROWD):
+        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, statements)
+    seen = await a.admin.survey()
+    assert [(scope.scope, scope.held) for scope in seen] == [(scope, CROWD) for scope in scopes]
+    outside.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S)
+    for left in (2, 1, 0):
+        before = server.calls("hgetall")
+        await a.send(*(a.statement(scope, 2 * CROWD) for scope in scopes))
+        assert server.calls("hgetall") == before + 1
+        assert sum(bool(outside.held(scope)) for scope in scopes) == left
+
+
+async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s")
+    await b.take("s")
+    outside.client.delete(QUEUE)
+    await a.give_back("s")
+    assert outside.told() == [("b", f"granted {b.book('s').term} 1 s")]
+
+
+async def test_the_first_is_told_to_fetch_the_rest(server: RedisServer, outside: Outside) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    most = 2 * CROWD
+    for node in (a, b, c):
+        await node.take("s", most, limit=most)
+    await a.give_back("s", most, limit=most)
+    assert sum(outside.held().values()) == CROWD
+    assert outside.told()[-1] == ("b", "retry 0 s")
+
+
+async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    for node in (a, b, c):
+        await node.take("s")
+    queue_strangers(outside)
+    await a.give_back("s")
+    assert outside.client.zcard(QUEUE) == 2 * CROWD + 2
+    await b.renew("s")
+    assert outside.client.zcard(QUEUE) == CROWD + 2
