@@ -22,8 +22,8 @@ from semaphore_middleware.link.scripts import sha1_of
 EPOCH_MS = 1_700_000_000_000.0  # what the server's wall clock says at the simulation's second 0
 COLLECT_EVERY = 200  # calls: the order of a table's fields depends on when Lua collects garbage
 COMPARE_EVERY = 4  # calls: what the fast part of `sync` does is compared with what the rest does
-COMPARED = "reply, data or messages are not what they are without `serve_plain`"
-FAST_PART = "shared/serve_plain"
+COMPARED = "reply, data or messages are not what they are without `fast_path`"
+FAST_PATH = "shared/fast_path"
 ERRORS = {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}
 
 
@@ -142,7 +142,7 @@ class Server:
 
     def _run_sync(self, source: str, sha: bytes) -> Any:
         """Run `sync`, and check that its fast part writes, replies and sends what the rest does."""
-        general = _without_fast_part()
+        general = _without_fast_path()
         instead = _compiled(general.encode(), sha1_of(general).encode())
         fast = _compiled(source.encode(), sha)
         reply, is_bug, is_same = self._lua.RUN_BOTH(fast, instead)
@@ -230,15 +230,15 @@ def _compiled(source: bytes, sha: bytes) -> Any:
 
 
 @cache
-def _without_fast_part() -> str:
-    """The source of `sync`, in which the fast part leaves all statements to the rest."""
-    parts = {FAST_PART: "local function serve_plain() end"}
+def _without_fast_path() -> str:
+    """The source of `sync`, in which the fast path leaves all statements to the rest."""
+    parts = {FAST_PATH: "local function fast_path() end"}
 
     def include(file: str) -> str:
         return parts.pop(file, None) or scripts.assembled_file(SYNC.package, file, SYNC.words)
 
     text = scripts.assembled(scripts.read_file(SYNC.package, SYNC.name), SYNC.words, include)
-    assert not parts, f"{SYNC.name}.lua includes no {FAST_PART}"
+    assert not parts, f"{SYNC.name}.lua includes no {FAST_PATH}"
     return text
 
 

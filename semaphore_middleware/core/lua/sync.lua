@@ -34,14 +34,14 @@ local function pack_refusal(status, problem)
   return struct.pack('@format(reply)', @reply_(reply)) .. problem
 end
 
-@include(shared/serve_plain)
+@include(shared/fast_path)
 
-local serve_any -- made by `prepare`, when it is first needed
+local slow_path -- made by `prepare`, when it is first needed
 
 local function prepare()
   @include(shared/promote)
   @include(shared/feedback)
-  @include(shared/serve_any)
+  @include(shared/slow_path)
 end
 
 -- Answers one statement.
@@ -51,10 +51,10 @@ local function serve(key, queue, text)
   if not makes_sense(@said_(statement)) then return pack_refusal(@status(refused), '') end
   local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
   local is_plain = #text == STATEMENT_BYTES and not learned and not HAS_RULES and NOW >= FROM
-  local reply = is_plain and serve_plain(key, state, own, @said_(statement))
+  local reply = is_plain and fast_path(key, state, own, @said_(statement))
   if reply then return reply end
-  if not serve_any then prepare() end
-  return serve_any(key, queue, text, state, own, learned)
+  if not slow_path then prepare() end
+  return slow_path(key, queue, text, state, own, learned)
 end
 
 local has_evicted = EPOCH == ARGV[3] and evicted ~= '-1' -- rule 2: eviction

@@ -1,6 +1,6 @@
 -- Part of `sync`: answers most statements without making a table: a node takes permits that are free, or
 -- gives some back, or reports a start, where nobody waits and only their number and a delay are limited.
--- `serve_any` would write and reply the same. Returns nil, and has done nothing, for all other statements.
+-- `slow_path` would write and reply the same. Returns nil, and has done nothing, for all other statements.
 -- It assumes, and the line that returns nil sees to it:
 -- - no rules, no recovery, no feedback, nothing learned (`is_plain` in sync.lua)
 -- - no part of a limit but the concurrency and the delay holds starts back, of this node or of others
@@ -10,7 +10,7 @@
 -- - the account goes on under its term, in order, without claims; or is new, and without claims
 -- - all that is asked for is free, and due
 
-local function serve_plain(key, state, own, @said_(statement))
+local function fast_path(key, state, own, @said_(statement))
   if math.max(said_resting, @said_(rest)) > 0 then return nil end
   local @(state)
   if state then

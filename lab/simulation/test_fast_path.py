@@ -1,4 +1,4 @@
-"""The fast part of `sync` replies, writes and sends what the rest of it would, for drawn states."""
+"""The fast path of `sync` replies, writes and sends what the slow path would, for drawn states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from lab.mutants.generate import mutants_of
 from lab.simulation.power import script_file
-from lab.simulation.server import EPOCH_MS, FAST_PART, Server
+from lab.simulation.server import EPOCH_MS, FAST_PATH, Server
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.protocol import FEEDBACK, STATEMENT, pack_head
 from semaphore_middleware.core.records import OF_KEYS
@@ -24,8 +24,8 @@ SCOPE, QUEUE = KEYS.of("s")
 LEASE_MS, DAY_MS = 6000.0, 86_400_000.0
 NOW = 5_000_000.0  # by the epoch's clock, which is not the wall clock
 STATES = 1000
-FILE = f"{SYNC.package.replace('.', '/')}/lua/{FAST_PART}.lua"
-MISTAKES, UNSEEN = 100, 15  # some change nothing, or leave more to the rest of `sync`
+FILE = f"{SYNC.package.replace('.', '/')}/lua/{FAST_PATH}.lua"
+MISTAKES, UNSEEN = 100, 15  # some change nothing, or leave more to the slow path
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_drawn_states_are_served_alike(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_mistakes_in_the_fast_part_are_seen() -> None:
+def test_mistakes_in_the_fast_path_are_seen() -> None:
     source = (REPOSITORY / FILE).read_text("utf-8")
     mistakes = Random(0).sample(list(mutants_of(FILE, source)), MISTAKES)
     unseen = [one.name for one in mistakes if not is_seen(one.apply(source))]
@@ -75,7 +75,7 @@ def compared(seed: int, states: int) -> Iterator[tuple[int, list[str]]]:
 
 
 class Draw:
-    """A scope's keys, mostly such as the fast part serves, and what node "a" says of them."""
+    """A scope's keys, mostly such as the fast path serves, and what node "a" says of them."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -108,7 +108,7 @@ local function pack_reply(scope, status, own)
 end
 
 -- Answers one statement.
-function serve_any(key, queue, text, state, account, learned)
+function slow_path(key, queue, text, state, account, learned)
   local said = read_statement(text)
   if not said then return pack_refusal(@status(refused), '') end
   local scope = read_scope(key, queue, state, account, learned)
