@@ -97,6 +97,10 @@ lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scrip
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m tests.support.luacheck
 
+.PHONY: lua
+lua: $(INSTALLED) ## write the Lua scripts as the server gets them to build/lua
+	$(BIN)/python -m tests.support.luacheck build/lua
+
 .PHONY: lint-scrapy
 lint-scrapy: $(INSTALLED) ## check that VENV's Scrapy has each name and argument that is used
 	$(BIN)/mypy --no-warn-unused-ignores $(TYPED_SINCE:%=--disable-error-code=%) -p semaphore_middleware

@@ -21,7 +21,7 @@ from semaphore_middleware.link.scripts import sha1_of
 
 EPOCH_MS = 1_700_000_000_000.0  # what the server's wall clock says at the simulation's second 0
 COLLECT_EVERY = 200  # calls: the order of a table's fields depends on when Lua collects garbage
-COMPARE_EVERY = 4  # calls: what the fast part of `sync` does is compared with what the rest does
+COMPARE_EVERY = 4  # calls: the fast path of `sync` is compared with the slow one
 COMPARED = "reply, data or messages are not what they are without `fast_path`"
 FAST_PATH = "shared/fast_path"
 ERRORS = {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}
@@ -35,7 +35,7 @@ class Server:
     """
 
     compare_every: float = COMPARE_EVERY
-    """A call of this many runs `sync` without its fast part, too."""
+    """A call of this many runs `sync` without its fast path, too."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Server:
         return self._run(self._lua.SCRIPTS[sha], name == b"EVALSHA_RO", ())
 
     def _run_sync(self, source: str, sha: bytes) -> Any:
-        """Run `sync`, and check that its fast part writes, replies and sends what the rest does."""
+        """Run `sync`, and check that both its paths write, reply and send the same."""
         general = _without_fast_path()
         instead = _compiled(general.encode(), sha1_of(general).encode())
         fast = _compiled(source.encode(), sha)
@@ -237,7 +237,9 @@ def _without_fast_path() -> str:
     def include(file: str) -> str:
         return parts.pop(file, None) or scripts.assembled_file(SYNC.package, file, SYNC.words)
 
-    text = scripts.assembled(scripts.read_file(SYNC.package, SYNC.name), SYNC.words, include)
+    text = scripts.assembled(
+        scripts.read_file(SYNC.package, SYNC.name), SYNC.words, include, SYNC.name
+    )
     assert not parts, f"{SYNC.name}.lua includes no {FAST_PATH}"
     return text
 

@@ -2,7 +2,8 @@
 
 A script is a file in the folder `lua` of a package. `@include(file)` stands for the text of another
 file there, `@include(package:file)` for one of another package. What else begins with `@` stands
-for a name or a number of Python's, which the script's `words` know.
+for a name or a number of Python's, which the script's `words` know. Comments are left alone, and
+`make lua` writes the assembled scripts to build/lua.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from semaphore_middleware.link.connection import Connection, is_denial, is_full
 
 Words: TypeAlias = "Callable[[str, str], str]"
 T = TypeVar("T")
+COMMENT_OR_WORD = re.compile(r"--.*|@([\w.]*)\(([\w./:]+)\)")
 
 # A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
 # first write that can only free some, it does all others. So this deletes a field that does not
@@ -31,7 +33,7 @@ THOUGH_FULL = "redis.call('HDEL', KEYS[1], '')\n"
 
 def no_words(what: str, name: str) -> str:
     """For scripts without words of their own."""
-    raise KeyError(f"@{what}({name})")
+    raise LookupError(f"@{what}({name})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,23 +141,32 @@ def source_of(script: Script) -> str:
 
 
 def assembled_file(package: str, file: str, words: Words = no_words) -> str:
-    """The text of a file in the folder `lua` of a package, with its includes and words put in."""
+    """The text of a file in the folder `lua` of a package, with its includes and words put in.
+
+    Raises `ValueError`, which names file and line, where one of them is unknown.
+    """
 
     def include(other: str) -> str:
         named, _, name = other.rpartition(":")
         return assembled_file(named or package, name, words)
 
-    return assembled(read_file(package, file), words, include)
+    return assembled(read_file(package, file), words, include, f"{package}:lua/{file}.lua")
 
 
-def assembled(text: str, words: Words, include: Callable[[str], str]) -> str:
-    """The text of a file, with its includes and words put in."""
+def assembled(text: str, words: Words, include: Callable[[str], str], place: str) -> str:
+    """The text of the file at this place, with its includes and words put in."""
 
     def replacement(found: re.Match[str]) -> str:
         what, name = found.groups()
-        return include(name).rstrip("\n") if what == "include" else words(what, name)
+        if name is None:
+            return found[0]
+        try:
+            return include(name).rstrip("\n") if what == "include" else words(what, name)
+        except (LookupError, FileNotFoundError):
+            line = text.count("\n", 0, found.start()) + 1
+            raise ValueError(f"{place}:{line}: {found[0]} stands for nothing") from None
 
-    return re.sub(r"@([\w.]*)\(([\w./:]+)\)", replacement, text)
+    return COMMENT_OR_WORD.sub(replacement, text)
 
 
 def read_file(package: str, file: str) -> str:

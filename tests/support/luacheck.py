@@ -1,4 +1,7 @@
-"""Runs luacheck over the Lua scripts as the server gets them: assembled from their files."""
+"""The Lua scripts as the server gets them, assembled from their files: luacheck reads them.
+
+`python -m tests.support.luacheck FOLDER` writes them to a folder instead: see `make lua`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,15 @@ def too_long() -> Iterator[str]:
                 yield f"{path}:{number}"
 
 
-def main() -> int:
+def write(folder: Path) -> list[str]:
+    """Write each script to a file of its name in this folder. Returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in assembled().items():
+        (folder / f"{name}.lua").write_text(source, "utf-8")
+    return sorted(map(str, folder.glob("*.lua")))
+
+
+def check() -> int:
     for line in too_long():
         sys.stderr.write(f"{line}: longer than {LONGEST_LINE} characters\n")
     if shutil.which("luacheck") is None:
@@ -52,15 +63,11 @@ def main() -> int:
             "The Lua scripts were not checked: luacheck is not installed (Debian: lua-check).\n"
         )
         return any(too_long())
-    with tempfile.TemporaryDirectory() as directory:
-        paths = []
-        for name, source in assembled().items():
-            path = Path(directory) / f"{name}.lua"
-            path.write_text(source, "utf-8")
-            paths.append(str(path))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write(Path(folder))
         found = subprocess.run(["luacheck", *OPTIONS, "--", *paths], check=False)
         return found.returncode or any(too_long())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(not write(Path(sys.argv[1])) if sys.argv[1:] else check())
