@@ -144,6 +144,17 @@ def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
     assert starting.pop().data == b"page"
 
 
+def test_who_waits_is_told_when_the_last_node_at_work_leaves(
+    client: Redis, one: Node, two: Node
+) -> None:
+    with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
+        listener.subscribe(two.channel)
+        one.works()
+        assert two.idles().next_step is NextStep.WAIT
+        one.leaves()
+        wait_until(lambda: listener.get_message(timeout=1.0) is not None)
+
+
 def test_a_late_call_to_begin_anew_begins_no_further_run(client: Redis, one: Node) -> None:
     first = one.run
     one.drops()
