@@ -75,12 +75,12 @@ def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
     return run
 
 
-async def eventually(happened: Callable[[], object], within_s: float | None = TIMEOUT_S) -> None:
+async def eventually(happened: Callable[[], object]) -> None:
     """For what tells nobody that it has happened: the end of a lease, a key in a server.
 
     `happened` may be asynchronous.
     """
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             seen = happened()
             if await seen if isinstance(seen, Awaitable) else seen:
