@@ -163,6 +163,11 @@ class SiteState:
     pause_length: float = 0.0
     """In milliseconds."""
 
+    @property
+    def pause_end(self) -> float:
+        """When its last pause ends, in seconds by the server's clock."""
+        return (self.paused_at + self.pause_length) / 1000
+
 
 class Account:
     """One scope's permits in this process, counted since the current term began.

@@ -72,6 +72,13 @@ class Recovery:
         """Whether nothing is granted yet, as far as this node knows."""
         return self._over_at is not None
 
+    @property
+    def left(self) -> float:
+        """For how many seconds nothing is granted, as far as this node knows."""
+        if self._over_at is None:
+            return 0.0
+        return max(0.0, self._over_at - asyncio.get_running_loop().time())
+
     async def join_epoch(self, connection: Connection) -> bool:
         """Join the epoch of the server's present life; begin it if nobody has.
 

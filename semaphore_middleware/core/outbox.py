@@ -26,7 +26,6 @@ from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
-from semaphore_middleware.model.reasons import Reason
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
@@ -186,11 +185,6 @@ class Outbox:
         first, and may end the accounts that it has lost.
         """
         return bool(self.accounts) or self._forgotten_at >= time
-
-    def reason_at(self, scope: str) -> Reason | None:
-        """The reason in the last reply why the scope's requests wait; None: it is not known."""
-        account = self.accounts.get(scope)
-        return account.site.reason if account else None
 
     # Requests -----------------------------------------------------------------------------------
 

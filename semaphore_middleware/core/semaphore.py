@@ -40,6 +40,7 @@ from semaphore_middleware.link.location import Server
 from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
+from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.validation import check_priority, check_timeout, not_allowed
 
 Progress: TypeAlias = Callable[[int, bool], object]
@@ -355,7 +356,7 @@ class FairSemaphore:
 
     def _timed_out(self, permit: Permit, timeout: float) -> AcquireTimeoutError:
         self.emit(AcquireTimedOut, permit)
-        reason = self._session and self._session.outbox.reason_at(permit.scope)
+        reason, _ = self.reason_at(permit.scope)
         why = self.problem or (reason and reason.sentence)
         return AcquireTimeoutError(
             f"no permit for {permit.scope!r} within {round(timeout, 3):g} s ({permit.limit})"
@@ -392,6 +393,17 @@ class FairSemaphore:
         None: it succeeded.
         """
         return self._link.problem if self._link is not None else None
+
+    def look(self) -> None:
+        """Ask the server again for news of all sites where requests wait or hold permits."""
+        if self._session is not None:
+            self._session.look()
+
+    def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
+        """Why this node's requests of a scope wait, by the server's last reply (None: it is not
+        known), and for how many seconds from then on (None: it is not a matter of time alone).
+        """
+        return self._session.reason_at(scope) if self._session is not None else (None, None)
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""

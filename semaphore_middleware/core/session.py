@@ -26,6 +26,7 @@ from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.link.link import Link, Subscription
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.model.reasons import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ class Session:
 
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
-            self._send_all()  # promise: missed messages
+            self.look()  # promise: missed messages
             return
         notification = Notification.read(payload)
         if notification is None:
@@ -232,13 +233,27 @@ class Session:
         elif notification.kind == "changed":
             for account in self.outbox.accounts.values():
                 account.stop_turns()  # promise: changed rule
-            self._send_all()
+            self.look()
         else:
             self._on_notification(notification)
 
-    def _send_all(self) -> None:
-        # In the recovery wait with a look: an operator may have ended it.
+    def look(self) -> None:
+        """Send everything again: the replies are news of all sites."""
+        # In the recovery wait the server is looked at, too: an operator may have ended the wait.
         self.outbox.send_all(look=self._recovery.is_waiting)
+
+    def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
+        """The reason in the last reply why the scope's requests wait (None: it is not known), and
+        for how many seconds from then on it holds (None: it is not a matter of time alone).
+        """
+        account = self.outbox.accounts.get(scope)
+        reason = account.site.reason if account else None
+        match reason and reason.name:
+            case "recovery":
+                return reason, self._recovery.left
+            case "backoff" if account:
+                return reason, account.site.pause_end - self._store.wall
+        return reason, None
 
     def _on_notification(self, notification: Notification) -> None:
         account = self.outbox.accounts.get(notification.scope)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import defaultdict
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.scrapy.admission import ASKING, ON_THE_WIRE, OVER, READY, WAITING
 from semaphore_middleware.scrapy.engine import PageIncompleteError, SpiderClosingError
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.semaphore import FairSemaphore
-    from semaphore_middleware.model.inspection import Inspection
     from semaphore_middleware.scrapy.admission import Admission, Admissions
 
 logger = logging.getLogger(__name__)
@@ -106,27 +104,31 @@ class Closing:
         """Give up the requests that have waited long enough."""
         loop = asyncio.get_running_loop()
         while loop.time() < self._until:
+            if waiting := list(self._waiting()):
+                self._semaphore.look()
             await asyncio.sleep(min(LOOK_INTERVAL_S, self._until - loop.time()))
-            await self._give_up_at_closed_sites()
+            self._give_up_at_closed_sites(waiting)
         for admission in self._admissions:
             if admission.state is not OVER and not admission.is_scheduled:
                 self._give_up(admission, _late())
 
-    async def _give_up_at_closed_sites(self) -> None:
-        waiting: defaultdict[str, list[Admission]] = defaultdict(list)
+    def _waiting(self) -> Iterator[Admission]:
+        """The requests that wait for a permit and go on."""
         for admission in self._admissions:
-            if admission.waits_at is not None and admission.scopes.limits:
-                scope, _ = admission.scopes.limits[admission.at_hand]
-                waiting[scope].append(admission)
-        for scope, admissions in waiting.items():
-            try:
-                seen = await self._semaphore.admin.inspect(scope)
-            except SemaphoreError:  # the session logs an unreachable server
-                return
-            if _is_closed(seen):
-                for admission in admissions:
-                    if admission.waits_at is not None and self._goes_on(admission):
-                        self._give_up(admission, seen.why)
+            if admission.waits_at is not None and self._goes_on(admission):
+                yield admission
+
+    def _give_up_at_closed_sites(self, asked: list[Admission]) -> None:
+        """Give up those of the requests asked about that still wait, at a site that is closed."""
+        for admission in asked:
+            if admission.waits_at is None or not admission.scopes.limits:
+                continue
+            scope, _ = admission.scopes.limits[admission.at_hand]
+            reason, left = self._semaphore.reason_at(scope)
+            if reason is None or reason.kind != "closed":
+                continue
+            if left is None or left > LONGEST_PAUSE_S:
+                self._give_up(admission, reason.text(left))
 
     def _give_up(self, admission: Admission, reason: str) -> None:
         if admission.task is not None:
@@ -136,9 +138,3 @@ class Closing:
 
 def _late() -> str:
     return f"It was not done {GOES_ON_S:g} s after the stop."
-
-
-def _is_closed(seen: Inspection) -> bool:
-    if seen.reason is None or seen.reason.kind != "closed":
-        return False
-    return seen.wait is None or seen.wait > LONGEST_PAUSE_S

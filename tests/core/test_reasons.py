@@ -1,5 +1,6 @@
 """Why nothing may start at a site: the script names it, in replies and to who inspects the site."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -122,6 +123,33 @@ async def test_a_request_that_waited_too_long_is_told_why() -> None:
         await semaphore.admin.pause("s")
         with pytest.raises(AcquireTimeoutError, match=r"\(limit 2\): An operator has paused"):
             await semaphore.acquire("s", 2, timeout=1.0)
+
+
+@in_simulated_time
+async def test_a_look_tells_for_how_long_a_site_stays_closed() -> None:
+    server = SimulatedServer(lease=15.0, recovery_wait=100.0)
+    server.itself.flush()
+    async with server.node() as node:
+
+        async def looks_after(seconds: float) -> tuple[str, float | None]:
+            await asyncio.sleep(seconds)
+            node.look()
+            await asyncio.sleep(1.0)
+            reason, left = node.reason_at("s")
+            assert reason is not None
+            return reason.name, left and round(left)
+
+        assert node.reason_at("s") == (None, None)
+        waits = asyncio.create_task(node.acquire("s", 1))
+        assert await looks_after(59.0) == ("recovery", 40)
+        permit = await waits
+        permit.refused(200.0)
+        permit.release()
+        waits = asyncio.create_task(node.acquire("s", 1))
+        assert await looks_after(49.0) == ("backoff", 151)  # as it was at the look
+        await node.admin.pause("s")
+        assert await looks_after(1.0) == ("paused", None)
+        waits.cancel()
 
 
 async def test_where_nobody_waits_a_reply_has_no_reason(server: RedisServer) -> None:
