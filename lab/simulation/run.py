@@ -93,6 +93,7 @@ class Semaphore(FairSemaphore):
     @property
     def admin(self) -> Admin:
         admin = super().admin
+        assert isinstance(admin, Admin)
         connected_by(self._wires, admin._link.server)
         return admin
 

@@ -15,7 +15,7 @@ from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.model.validation import not_allowed, shown
 
 if TYPE_CHECKING:
-    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.core.operations import Operations
     from semaphore_middleware.core.permit import Permit
     from semaphore_middleware.link.location import Server
     from semaphore_middleware.model.limits import Limit
@@ -307,7 +307,7 @@ class ObservedSemaphore(Protocol):
         """This node's name."""
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> Operations:
         """The operators' view and actions."""
 
     def permits(self) -> Collection[Permit]:

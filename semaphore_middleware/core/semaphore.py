@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Self, TypeAlias, Unpack
 
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.core.calls import Recovery, Store
 from semaphore_middleware.core.keys import Keys
@@ -23,6 +22,7 @@ from semaphore_middleware.core.observer import (
     StoreLost,
     make_observers,
 )
+from semaphore_middleware.core.operations import Operations, find_operations
 from semaphore_middleware.core.permit import Permit, PermitSet, UntilLost
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import (
@@ -114,7 +114,7 @@ class FairSemaphore:
         self._embedded: embedded.EmbeddedServer | None = None
         self._link: Link | None = None
         self._session: Session | None = None
-        self._admin: Admin | None = None
+        self._admin: Operations | None = None
         self._closing: asyncio.Task[None] | None = None
         self._keeper: Keeper | None = KEEPER
 
@@ -181,7 +181,7 @@ class FairSemaphore:
             self._closing = asyncio.create_task(self._close(session, admin))
         await self._until_closed()
 
-    async def _close(self, session: Session, admin: Admin | None) -> None:
+    async def _close(self, session: Session, admin: Operations | None) -> None:
         until = _now() + CLOSE_S
         try:
             if admin is not None:
@@ -364,14 +364,15 @@ class FairSemaphore:
         )
 
     @property
-    def admin(self) -> Admin:
-        """The operators' view and actions, with its own connection, closed with the semaphore.
+    def admin(self) -> Operations:
+        """The operators' view and actions: an `Admin`, with its own connection, closed with the
+        semaphore.
 
         Raises `ClosedError`.
         """
         self._opened()
         if self._admin is None:
-            self._admin = Admin(
+            self._admin = find_operations()(
                 self.url,
                 name=self.node,
                 lease=self._options.lease,

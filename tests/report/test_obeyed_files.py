@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from semaphore_middleware import FairSemaphore
+from semaphore_middleware import Admin, FairSemaphore
 from semaphore_middleware.core.observer import RobotsTxtObeyed
 from semaphore_middleware.report.keys import HistoryKeys
 from semaphore_middleware.report.reader import read_history
@@ -28,8 +28,8 @@ async def test_each_file_is_kept_once(server: RedisServer) -> None:
     first = RobotsTxtObeyed(SITE, 200, "", b"Disallow: /x")
     second = RobotsTxtObeyed(SITE, 0, "it hung up", b"")
     await note(server, first, first, second, first, RobotsTxtObeyed("http://b", 404, "", b""))
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
-        files = (await read_history(node.admin, "example.com", DAY_S)).robotstxt
+    async with Admin(server.url) as admin:
+        files = (await read_history(admin, "example.com", DAY_S)).robotstxt
     assert [(one.origin, one.status, one.problem, one.text) for one in files] == [
         (SITE, 200, "", "Disallow: /x"),
         (SITE, 0, "it hung up", ""),
