@@ -14,9 +14,10 @@ from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import server_of
+from semaphore_middleware.model.settings import SETTINGS
 from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
-from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled
+from semaphore_middleware.scrapy.settings import is_enabled
 
 # Modules with redis-py are imported within functions, and only with the semaphore on: Scrapy
 # imports this module in any case.

@@ -29,8 +29,8 @@ from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, parse_name
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import NONE, PARTS
+from semaphore_middleware.model.settings import value_of
 from semaphore_middleware.model.validation import check_integer
-from semaphore_middleware.scrapy.settings import value_of
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -92,7 +92,7 @@ def admin_of(settings: BaseSettings) -> Admin:
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
     from semaphore_middleware.core.admin import Admin
-    from semaphore_middleware.scrapy.settings import value_of
+    from semaphore_middleware.model.settings import value_of
 
     url, url_from = address_of(settings)
     return Admin(
@@ -250,7 +250,7 @@ class VerbCommand(ScrapyCommand):
         from scrapy.utils.log import configure_logging
 
         from semaphore_middleware.errors import SemaphoreError, SettingsError
-        from semaphore_middleware.scrapy.settings import unknown_names
+        from semaphore_middleware.model.settings import unknown_names
 
         _prepare_streams()
         try:

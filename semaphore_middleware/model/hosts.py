@@ -18,6 +18,8 @@ PREFIXED_KINDS = (VIA, "domain", "proxy")
 """Kinds of scopes with their kind as a prefix: `domain:example.org`."""
 ALL = "all"
 """The one scope of its kind: every request of all nodes."""
+KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
+"""The kinds of scopes for `SEMAPHORE_SCOPES`, besides functions."""
 MAX_SCOPE_CHARS = 1000
 """Of a scope's name: each call sends it, and the server and all nodes keep it."""
 ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"

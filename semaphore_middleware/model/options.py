@@ -102,7 +102,7 @@ def check_address(value: Any, where: str) -> str | None:
 
 
 # Each option is also a setting with the same default and check, except for those in `NOT_SETTINGS`
-# and `_ROWS` of scrapy/settings.py.
+# and `_ROWS` of settings.py.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
     """The options of a node, a row each: type, default, check and meaning. Times are in seconds.

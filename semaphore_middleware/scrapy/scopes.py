@@ -21,9 +21,8 @@ from semaphore_middleware.model.hosts import (
     ALL,
     ALLOWED_SCOPE,
     HOSTS_REMEMBERED,
+    KINDS,
     MAX_SCOPE_CHARS,
-    PREFIXED_KINDS,
-    VIA,
     check_scope,
     is_scope,
     kind_of,
@@ -38,8 +37,6 @@ from semaphore_middleware.model.validation import not_allowed, shown
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
-KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
-"""The kinds of scopes for `SEMAPHORE_SCOPES`, besides callables."""
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
 MAX_NAMES = 10
 """Of one request, in meta or from a callable: each name is a permit to wait for."""

@@ -14,7 +14,8 @@ import crawler.settings
 import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.link import location
-from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings
+from semaphore_middleware.model.settings import SETTINGS, Derived
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings
 from semaphore_middleware.telemetry.stats import ScopeCount
 from tests.docs.pages import PATHS, Block, anchors, blocks, links, name_of, page

@@ -9,7 +9,8 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.scrapy.settings import SETTINGS, SemaphoreSettings, is_enabled
+from semaphore_middleware.model.settings import SETTINGS
+from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled
 from tests.support.crawls import Patch
 
 
