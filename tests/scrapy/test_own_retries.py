@@ -8,11 +8,10 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
-from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.scrapy.admission import SHARED_KEY, Admission
 from semaphore_middleware.scrapy.retries import Retries
-from tests.support.crawls import Crawl, Log
+from tests.support.crawls import Crawl, Log, ready_crawler
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -52,7 +51,7 @@ def retries_by_us(
 ) -> int | None:
     """How often the add-on retries such a request."""
     if retries is None:
-        crawler = get_crawler(Visits, {**settings})
+        crawler = ready_crawler(Visits, **settings)
         crawler.crawling = True
         crawler.spider = Visits.from_crawler(crawler)
         vars(crawler.spider).update(spider)
@@ -180,7 +179,7 @@ def test_the_log_says_once_who_retries(caplog: Log) -> None:
 
 def test_it_says_so_once_a_crawl(caplog: Log) -> None:
     caplog.set_level(logging.INFO, Retries.__module__)
-    crawler = get_crawler(Visits, OWN)
+    crawler = ready_crawler(Visits, **OWN)
     crawler.crawling = True
     retries = Retries(crawler, TIMES)
     for _ in range(3):

@@ -14,13 +14,13 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 from scrapy.squeues import FifoMemoryQueue, PickleFifoDiskQueue
-from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.model.limits import Limit, parse_limits
 from semaphore_middleware.scrapy import hooks
 from semaphore_middleware.scrapy.admission import Admissions
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.scrapy.scopes import ScopeFinder, path_of
+from tests.support.crawls import ready_crawler
 
 TRACES = 15
 STEPS = 60
@@ -35,7 +35,7 @@ def admissions(*kinds: str, **limits: Any) -> Admissions:
 
 @pytest.fixture
 def crawler() -> Crawler:
-    crawler = get_crawler()
+    crawler = ready_crawler()
     downloader = SimpleNamespace(slots={}, get_slot_key=lambda request: request.url.split("/")[2])
     crawler.engine = SimpleNamespace(downloader=downloader)  # type: ignore[assignment]
     return crawler

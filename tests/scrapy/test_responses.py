@@ -14,7 +14,6 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, Response
-from scrapy.utils.test import get_crawler
 from twisted.internet.error import ConnectBindError, NoRouteError
 
 from semaphore_middleware import Permit
@@ -41,7 +40,7 @@ from semaphore_middleware.scrapy.versions import (
     DownloadConnectionRefusedError,
     DownloadTimeoutError,
 )
-from tests.support.crawls import Log
+from tests.support.crawls import Log, ready_crawler
 from tests.support.visits import Visits
 
 ADMISSIONS: WeakKeyDictionary[Request, Admission] = WeakKeyDictionary()
@@ -81,7 +80,7 @@ def permits_of(permit: FakePermit) -> PermitSet:
 
 
 def classifier(times: int = 2, check: RefusalCheck | None = None) -> ResponseClassifier:
-    crawler = get_crawler(Visits)
+    crawler = ready_crawler(Visits)
     crawler.crawling = True
     codes: frozenset[int] = frozenset() if check else frozenset({429, 503})
     proxies = RefusedProxies(lambda: cast("Cache", None))
@@ -127,7 +126,7 @@ def retried(
     seen: ResponseClassifier, request: Request, status: int = 429, **settings: Any
 ) -> Request | None:
     """What is made of a request that was refused, or answered, with this status."""
-    spider = Visits.from_crawler(get_crawler(Visits, settings))
+    spider = Visits.from_crawler(ready_crawler(Visits, **settings))
     return seen._retries.make(admission_of(request), Response("http://a/", status=status), spider)
 
 
@@ -338,7 +337,7 @@ def is_captcha(response: Response) -> bool:
 
 
 def refusal_check(function: Any, **settings: Any) -> RefusalCheck:
-    return RefusalCheck(function, get_crawler(Visits, settings))
+    return RefusalCheck(function, ready_crawler(Visits, **settings))
 
 
 @pytest.mark.parametrize(

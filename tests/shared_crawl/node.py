@@ -14,7 +14,6 @@ from redis import Redis
 from scrapy import Request, Spider, signals
 from scrapy.http import Response
 from scrapy.squeues import FifoMemoryQueue
-from scrapy.utils.test import get_crawler
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
@@ -22,6 +21,7 @@ from semaphore_middleware.scrapy.engine import keep_spider_arguments
 from semaphore_middleware.shared_crawl.client import CrawlClient, Demand, TakenRequest
 from semaphore_middleware.shared_crawl.scheduler import Scheduler
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from tests.support.crawls import ready_crawler
 from tests.support.nodes import eventually
 from tests.support.shared_crawl import ONE, Node
 from tests.support.simulated import BusyHost, SimulatedServer
@@ -299,7 +299,7 @@ async def _driven(
         "SCHEDULER_PRIORITY_QUEUE": SitesQueue,
         "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue,  # in the order of the tests' URLs
     }
-    crawler = get_crawler(Books, {**ours, **settings})
+    crawler = ready_crawler(Books, **{**ours, **settings})
     engine = FakeEngine(start)
     crawler.engine = engine  # type: ignore[assignment]
     keep_spider_arguments()

@@ -22,12 +22,12 @@ from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.http import JsonRequest, Response, XmlRpcRequest
 from scrapy.utils.misc import build_from_crawler
-from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.shared_crawl.codec import Codec
 from semaphore_middleware.shared_crawl.engine import CrawlEngine
 from semaphore_middleware.shared_crawl.serializer import Serializer, UnknownClassError
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from tests.support.crawls import ready_crawler
 
 
 class Books(Spider):
@@ -71,7 +71,7 @@ class ByPath:
 
 
 def codec(**settings: Any) -> Codec:
-    crawler = get_crawler(Books, settings)
+    crawler = ready_crawler(Books, **settings)
     ours = CrawlSettings("redis://unused")
     return Codec(crawler._create_spider(), CrawlEngine(crawler), ours)
 

@@ -9,11 +9,11 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.utils.defer import maybe_deferred_to_future
-from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.scrapy.engine import Engine, keep_spider_arguments
 from semaphore_middleware.shared_crawl.identity import differences, identity_of
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from tests.support.crawls import ready_crawler
 
 
 class Books(Spider):
@@ -75,7 +75,7 @@ class GivenArguments(BaseScheduler):
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
     keep_spider_arguments()
-    crawler = get_crawler(Books, {"SCHEDULER": GivenArguments})
+    crawler = ready_crawler(Books, SCHEDULER=GivenArguments)
     with pytest.raises(LookupError) as told:
         if is_async:
             await crawler.crawl_async("first", shelf="3")
@@ -85,7 +85,7 @@ async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
 
 
 def test_without_the_add_on_nobody_knows_the_arguments() -> None:
-    assert Engine(get_crawler(Books)).spider_arguments() is None
+    assert Engine(ready_crawler(Books)).spider_arguments() is None
 
 
 def test_the_source_of_a_spider_is_its_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.squeues import FifoMemoryQueue
-from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.shared_crawl.client import (
     NO_DEMAND,
@@ -33,6 +32,7 @@ from semaphore_middleware.shared_crawl.node_state import (
 )
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.shared_crawl.node import SitesQueue, urls
+from tests.support.crawls import ready_crawler
 
 LEASE_S = 9.0
 
@@ -61,8 +61,11 @@ class Node:
     """A node's state, and a server that replies as the test says."""
 
     def __init__(self, **settings: Any) -> None:
-        ours = {"SCHEDULER_PRIORITY_QUEUE": SitesQueue, "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue}
-        crawler = get_crawler(Spider, ours)
+        ours: dict[str, Any] = {
+            "SCHEDULER_PRIORITY_QUEUE": SitesQueue,
+            "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue,
+        }
+        crawler = ready_crawler(**ours)
         crawler.spider = crawler._create_spider("books")
         self.engine = Engine()
         self.misfits: list[Exception] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings, checked
+from tests.support.crawls import ready_crawler
 
 WRONG: dict[str, Any] = {
     "CRAWL_LEASE": "15 s",
@@ -55,7 +55,11 @@ def test_what_is_not_set_has_its_default() -> None:
 
 
 def test_a_node_has_its_name_and_knows_where_its_server_is_set() -> None:
-    given = {"SEMAPHORE_REDIS_URL": "redis://a", "SEMAPHORE_NODE": "n", "CRAWL": "shop"}
-    crawler = get_crawler(settings_dict=given)
+    given: dict[str, Any] = {
+        "SEMAPHORE_REDIS_URL": "redis://a",
+        "SEMAPHORE_NODE": "n",
+        "CRAWL": "shop",
+    }
+    crawler = ready_crawler(**given)
     read = CrawlSettings.from_crawler(crawler)
     assert (read.url_from, read.node, read.name) == ("SEMAPHORE_REDIS_URL", "n", "shop")

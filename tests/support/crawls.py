@@ -14,8 +14,10 @@ from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 
 import pytest
-from scrapy import Request
-from scrapy.crawler import AsyncCrawlerRunner, Crawler
+from scrapy import Request, Spider
+from scrapy.addons import AddonManager
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware import FairSemaphore
@@ -89,6 +91,21 @@ def holding(server: RedisServer) -> int:
     return sum(held for held, _ in server.members().values())
 
 
+def new_crawler(spider: type[Spider], settings: Mapping[str, Any]) -> Crawler:
+    """As Scrapy's runners make one; but they copy all settings, for a loader of spiders by name."""
+    ours = Settings(settings)
+    AddonManager.load_pre_crawler_settings(ours)
+    return Crawler(spider, ours)
+
+
+def ready_crawler(spider: type[Spider] = Spider, **settings: Any) -> Crawler:
+    """One whose components can be made."""
+    silent = {"TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
+    crawler = new_crawler(spider, {**silent, **settings})
+    crawler._apply_settings()
+    return crawler
+
+
 class Crawl:
     """A crawl in this process, from when it is made until `await finished()`."""
 
@@ -105,13 +122,12 @@ class Crawl:
     ) -> None:
         ours = {"SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": limit}
         chain = {**by.get("DOWNLOADER_MIDDLEWARES", {}), **middlewares}
-        runner = AsyncCrawlerRunner(
-            {**QUIET, **ours, **by, **settings, "DOWNLOADER_MIDDLEWARES": chain}
-        )
         self._limit = limit
         self._server = server
-        self.crawler: Crawler = runner.create_crawler(spider)
-        self._task = runner.crawl(self.crawler, requests=requests, **arguments)
+        self.crawler = new_crawler(
+            spider, {**QUIET, **ours, **by, **settings, "DOWNLOADER_MIDDLEWARES": chain}
+        )
+        self._task = asyncio.ensure_future(self.crawler.crawl_async(requests=requests, **arguments))
 
     @property
     def spider(self) -> Visits:
