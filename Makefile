@@ -66,7 +66,7 @@ sim: $(INSTALLED) ## run the system in simulated time under faults, and judge it
 	$(BIN)/python -m lab.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: mutants
-mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=account.py, SAMPLE=50 SEED=7)
+mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=scope_lease.py, SAMPLE=50 SEED=7)
 	$(BIN)/python -m lab.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 

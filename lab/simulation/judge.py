@@ -92,7 +92,7 @@ class Judge(Timeline):
         """Requests for a site that is down or walled."""
         self._stalled: dict[str, float] = {}
         self._named_at: dict[tuple[int, str], float] = {}
-        """By node and scope: when it last had an account there."""
+        """By node and scope: when it last had a lease there."""
         self._in_use_at: dict[float, set[str]] = {}
         """Scopes that were not idle when the server's clock was set."""
 
@@ -105,9 +105,9 @@ class Judge(Timeline):
 
     def check_blocked(self, scope: str, node: Node, session: Session) -> None:
         """A node that cannot use a permit is granted none, once its keeper has reported that."""
-        host, account = node.host, session.outbox.accounts.get(scope)
+        host, lease = node.host, session.outbox.leases.get(scope)
         is_known = self.world.now > host.blocked_at + (LATE + BEAT) * self.plan.lease
-        is_kept = self.plan.theme == "safe" and account is not None and account.held
+        is_kept = self.plan.theme == "safe" and lease is not None and lease.held
         if host.is_frozen and is_known and is_kept:
             self.violate(f"BLOCKED {scope}: {node.name} is granted a permit")
 
@@ -203,7 +203,7 @@ class Judge(Timeline):
             return host.is_frozen or is_ending
         if not (host.is_frozen or host.thawed_at == self.world.now):
             return False
-        permit._account.is_over(math.inf)  # looks what the keeper has renewed
+        permit._lease.is_expired(math.inf)  # looks what the keeper has renewed
         rest = (1 - GRACE) * self.plan.lease
         if any(
             self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at
@@ -323,17 +323,17 @@ class Judge(Timeline):
 
     def check_progress(self, nodes: Iterable[Node], free_after: float) -> None:
         """Once faults are over, whoever waits gets what is free, within `free_after` seconds."""
-        accounts = []
+        leases = []
         for node in nodes:
             if node.semaphore._session is not None:
-                for account in node.semaphore._session.outbox.accounts.values():
-                    accounts.append(account)
-                    self._named_at[node.number, account.scope] = self.world.now
+                for lease in node.semaphore._session.outbox.leases.values():
+                    leases.append(lease)
+                    self._named_at[node.number, lease.scope] = self.world.now
         for scope, limit in self.plan.limits.items():
-            here = [account for account in accounts if account.scope == scope]
-            is_waited_for = any(account.waiting for account in here)
-            held = sum(len(one.held) + one.ending + one._hand.permits for one in here)
-            pending = sum(account._pending for account in here)
+            here = [lease for lease in leases if lease.scope == scope]
+            is_waited_for = any(lease.waiting for lease in here)
+            held = sum(len(one.held) + len(one._orphans) + one._pool.permits for one in here)
+            pending = sum(lease._unstarted for lease in here)
             is_free = held < self._capacity(scope, limit)
             if is_waited_for and is_free and self._may_start(scope, pending):
                 since = self._stalled.setdefault(scope, self.world.now)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from lab.simulation.server import Server
-from semaphore_middleware.core.account import Account
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.outbox import Outbox
 from semaphore_middleware.core.protocol import RECORDS
+from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.report.keys import HistoryKeys
 
 OURS = "semaphore_middleware"
@@ -59,25 +59,25 @@ def _tables(thing: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_in(outbox: Outbox, is_over: bool) -> Iterator[str]:
-    """What an outbox and its accounts count that is not, or keep of what is gone. Once it `is_over`
+    """What an outbox and its leases count that is not, or keep of what is gone. Once it `is_over`
     with faults, a call is answered before the next one is made.
     """
-    scopes = outbox.accounts.keys()
-    timed = {one.scope for one in outbox._timers.times if isinstance(one, Account)}
+    scopes = outbox.leases.keys()
+    timed = {one.scope for one in outbox._timers.times if isinstance(one, ScopeLease)}
     if forgotten := (timed | outbox.handover._sent[1].keys()) - scopes:
         yield f"it remembers {forgotten}"
-    for account in outbox.accounts.values():
-        counts, held, line = account._counts, account.held, account._line
-        limits = Counter(one.limit for one in (*held, *line.permits, *account._ending))
-        if account._limits != dict(limits):
-            yield f"{account} has {account._limits}, and its requests name {limits}"
-        if account._pending != sum(not permit._begun for permit in held):
-            yield f"{account} counts {account._pending} as pending"
-        if counts.granted - counts.returned != len(held) + account._hand.permits:
-            yield f"{account} has {counts}, {account._hand}"
+    for lease in outbox.leases.values():
+        counts, held, line = lease._totals, lease.held, lease._queue
+        limits = Counter(one.limit for one in (*held, *line.permits, *lease._orphans))
+        if lease._limits != dict(limits):
+            yield f"{lease} has {lease._limits}, and its requests name {limits}"
+        if lease._unstarted != sum(not permit._begun for permit in held):
+            yield f"{lease} counts {lease._unstarted} as unstarted"
+        if counts.granted - counts.returned != len(held) + lease._pool.permits:
+            yield f"{lease} has {counts}, {lease._pool}"
         is_long_answered = any(seq < counts.seq for seq, _ in line._unanswered)
-        if is_over and (len(account._unanswered) > 1 or is_long_answered):
-            yield f"{account} waits for answers that have come"
+        if is_over and (len(lease._unanswered) > 1 or is_long_answered):
+            yield f"{lease} waits for answers that have come"
 
 
 def left_on(server: Server, keys: Keys) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Handover:
         self._sent[1].pop(scope, None)
 
     def kept_until(self, scope: str, term: int) -> float:
-        """The deadline to which the keeper has moved the account's, if it has."""
+        """The deadline to which the keeper has moved the lease's, if it has."""
         kept_term, deadline = self.kept.get(scope, (0, 0.0))
         return deadline if kept_term == term else -math.inf
 

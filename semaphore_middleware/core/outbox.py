@@ -1,4 +1,4 @@
-"""The order of a node's statements: which accounts send theirs, and when. No I/O.
+"""The order of a node's statements: which leases send theirs, and when. No I/O.
 
 All due statements go in one round trip, and what comes up meanwhile goes in the next. Calls are
 some milliseconds apart, and a statement that no request waits for is held back as long, so that
@@ -15,19 +15,19 @@ from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import TypeAlias
 
-from semaphore_middleware.core.account import Account
 from semaphore_middleware.core.calls import UnpackableError
 from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.core.turns import common_turn_end
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 
-ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
+LEASES_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
 SPACING_S = 0.004  # between two calls for requests that the site may have room for
 BUSY_INTERVAL_S = 1 / 250  # between two requests: if it is shorter, the node needs its processor
@@ -36,13 +36,13 @@ INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
 TIMERS_SLACK = 16  # the heap is rebuilt when it has this many more changed times than valid ones
 
-# What a timer may be for, beside an account that sends later.
+# What a timer may be for, beside a lease that sends later.
 BATCH = "batch"
-TURNS = "turns"
+WINDOWS = "windows"
 RENEWAL_OF_ALL = "renewal"
 DEADLINES = "deadlines"
 
-Purpose: TypeAlias = "str | Account"
+Purpose: TypeAlias = "str | ScopeLease"
 
 
 class Timers:
@@ -114,7 +114,7 @@ class Spacing:
 class OutgoingCall:
     """The contents of one call to the server."""
 
-    accounts: Sequence[Account]
+    leases: Sequence[ScopeLease]
     statements: Sequence[Statement]
     look: bool
     """True if the call checks that the server still is in the life known to this node."""
@@ -123,11 +123,11 @@ class OutgoingCall:
 
 
 class Outbox:
-    """This node's accounts, and the times at which they send their statements.
+    """This node's leases, and the times at which they send their statements.
 
-    An account sends at once, or a little later with others (`send`); when the common turn ends
-    (`send_at_turns_end`); or after a wait for which only time is needed (`send_later`). All send
-    together after a gap, and to renew the leases (`send_all`).
+    A lease sends at once (`send_now`), or a little later with others (`send_soon`); when the common
+    reuse window ends (`send_at_window_end`); or after a wait for which only time is needed
+    (`send_later`). All send together after a gap, and to renew the leases (`send_all`).
 
     The outbox calls `wake` when `next_call` has something to send, and `wake_at` with the time at
     which `on_time` is to be called, if that is earlier than any time that it has passed before.
@@ -143,7 +143,7 @@ class Outbox:
         wake_at: Callable[[float], object],
     ) -> None:
         self.node = node
-        self._lease = options.lease
+        self._lease_time = options.lease
         self.turn = options.turn
         self.backoff = options.backoff
         self.emit = observers.emit
@@ -151,14 +151,14 @@ class Outbox:
         self._loop = loop  # that of the permits
         self._wake = wake
         self._wake_at = wake_at
-        self.accounts: dict[str, Account] = {}
+        self.leases: dict[str, ScopeLease] = {}
         """By scope: those in which there is anything."""
-        self._forgotten_at = -math.inf  # when the last account was
-        self._last_term = 0
-        self._due: dict[Account, None] = {}
-        self._accounts_at_once = ACCOUNTS_AT_ONCE  # fewer after a time-out
+        self._forgotten_at = -math.inf  # when the last lease was
+        self._last_lease_id = 0
+        self._due: dict[ScopeLease, None] = {}
+        self._leases_at_once = LEASES_AT_ONCE  # fewer after a time-out
         self._is_look_due = False
-        self._turns: dict[Account, None] = {}  # whose `end_turns` is to be called
+        self._in_windows: dict[ScopeLease, None] = {}  # whose `on_window_end` is to be called
         self._timers = Timers()
         self._spacing = Spacing()
         self._is_draining = False
@@ -166,25 +166,25 @@ class Outbox:
         """Between this node's event loop and its keeper."""
 
     def __str__(self) -> str:
-        held = sum(len(account.held) for account in self.accounts.values())
-        waiting = sum(len(account.waiting) for account in self.accounts.values())
+        held = sum(len(lease.held) for lease in self.leases.values())
+        waiting = sum(len(lease.waiting) for lease in self.leases.values())
         return f"{held} held, {waiting} waiting"
 
     @property
     def grace(self) -> float:
         """Seconds from sending a statement to the deadline that its reply sets."""
-        return GRACE * self._lease
+        return GRACE * self._lease_time
 
     def permits(self) -> Iterator[Permit]:
         """All permits of this node, held or waited for."""
-        for account in list(self.accounts.values()):
-            yield from [*account.held, *account.waiting]
+        for lease in list(self.leases.values()):
+            yield from [*lease.held, *lease.waiting]
 
     def was_in_use_since(self, time: float) -> bool:
-        """Whether there has been any account since then. As a process wakes, replies are read
-        first, and may end the accounts that it has lost.
+        """Whether there has been any lease since then. As a process wakes, replies are read
+        first, and may end the leases that it has lost.
         """
-        return bool(self.accounts) or self._forgotten_at >= time
+        return bool(self.leases) or self._forgotten_at >= time
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -199,14 +199,14 @@ class Outbox:
         """Ask for a permit. Calls `on_wait` if none is free. Raises `ClosedError` at the end."""
         if self._is_draining:
             raise ClosedError("the semaphore is closing")
-        account = self.accounts.get(scope)
-        if account is None:
-            account = self.accounts[scope] = Account(scope, limit, self)
+        lease = self.leases.get(scope)
+        if lease is None:
+            lease = self.leases[scope] = ScopeLease(scope, limit, self)
             if RENEWAL_OF_ALL not in self._timers.times:
-                self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
-        permit = Permit(scope, limit, self._loop, account, owner, priority, on_wait)
+                self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease_time)
+        permit = Permit(scope, limit, self._loop, lease, owner, priority, on_wait)
         self._spacing.note_request(permit._asked_at)
-        account.request(permit)
+        lease.acquire(permit)
         return permit
 
     def give_all_back(self) -> None:
@@ -214,68 +214,70 @@ class Outbox:
         that runs under one is cancelled, unless it is a thread's, and releases it at its end.
         """
         self._is_draining = True
-        for account in self.accounts.values():
-            account.drain()
-            for permit in account.waiting:
+        for lease in self.leases.values():
+            lease.close()
+            for permit in lease.waiting:
                 permit._refuse(ClosedError("the semaphore is closing"))
         for permit in list(self.permits()):
             if permit._watchers or permit._is_of_thread:
                 permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
             else:
                 permit.release()
-        self.forget_empty(list(self.accounts.values()))  # some only remember failures
+        self.forget_empty(list(self.leases.values()))  # some only remember failures
 
-    # For accounts -------------------------------------------------------------------------------
+    # For leases ---------------------------------------------------------------------------------
 
-    def new_term(self, above: int = 0) -> int:
-        """A new number above `above`, for one account only."""
-        self._last_term = max(self._last_term, above) + 1
-        return self._last_term
+    def new_lease_id(self, above: int = 0) -> int:
+        """A new number above `above`, for one lease only."""
+        self._last_lease_id = max(self._last_lease_id, above) + 1
+        return self._last_lease_id
 
-    def send(self, account: Account, at_once: bool) -> None:
-        """Send the account's statement: at once, or some milliseconds after the last call, as a
-        call for each request would cost too much.
+    def send_now(self, lease: ScopeLease) -> None:
+        """Send the lease's statement at once."""
+        self._due[lease] = None
+        self._wake()
+
+    def send_soon(self, lease: ScopeLease) -> None:
+        """Send the lease's statement some milliseconds after the last call, as a call for each
+        request would cost too much.
         """
-        self._due[account] = None
+        self._due[lease] = None
         now = self.now()
-        if at_once:
-            time = now
-        else:
-            time = self._spacing.next_time if account.waiting else now + BATCH_DELAY_S
+        time = self._spacing.next_time if lease.waiting else now + BATCH_DELAY_S
         if time <= now:
             self._wake()
         elif time < self._timers.times.get(BATCH, math.inf):
             self._set_timer(BATCH, time)
 
-    def send_at_turns_end(self, account: Account) -> None:
-        """Call the account's `end_turns` at the next multiple of the turn's length."""
+    def send_at_window_end(self, lease: ScopeLease) -> None:
+        """Call the lease's `on_window_end` at the next multiple of its length."""
         if not self.turn:
-            self.send(account, at_once=False)
+            self.send_soon(lease)
             return
-        if not self._turns:
-            self._set_timer(TURNS, common_turn_end(self.now(), self.turn))
-        self._turns[account] = None
+        if not self._in_windows:
+            self._set_timer(WINDOWS, common_turn_end(self.now(), self.turn))
+        self._in_windows[lease] = None
 
-    def send_later(self, account: Account, seconds: float) -> None:
-        """Send the account's statement after `seconds`, if its requests still wait: only time
+    def send_later(self, lease: ScopeLease, seconds: float) -> None:
+        """Send the lease's statement after `seconds`, if its requests still wait: only time
         keeps them waiting. The latest call counts.
         """
         # promise: shorter wait
-        self._set_timer(account, self.now() + max(0.0, seconds - TIMER_LAG_S))
+        self._set_timer(lease, self.now() + max(0.0, seconds - TIMER_LAG_S))
 
-    def send_by(self, account: Account, seconds: float) -> None:
-        """Send the account's statement within `seconds`, if it still has a start to report."""
+    def send_by(self, lease: ScopeLease, seconds: float) -> None:
+        """Send the lease's statement within `seconds`, if it still has a start to report."""
         if seconds == 0:
-            self.send(account, True)
-        elif (time := self.now() + seconds) < self._timers.times.get(account, math.inf):
-            self._set_timer(account, time)
+            self.send_now(lease)
+        elif (time := self.now() + seconds) < self._timers.times.get(lease, math.inf):
+            self._set_timer(lease, time)
 
     def send_all(self, look: bool = False) -> None:
         """Send everything again: after a gap, and to keep the leases. With `look`, the call also
         checks that the server still is in the life known to this node.
         """
         self._is_look_due |= look
-        self._due |= dict.fromkeys(self.accounts.values())
+        self._due |= dict.fromkeys(self.leases.values())
         self._wake()
 
     # Calls --------------------------------------------------------------------------------------
@@ -284,54 +286,54 @@ class Outbox:
         """Take all due statements for one call. Calls `wake` if more is left for the next one."""
         look = self._is_look_due
         self._is_look_due = False  # after an error every new connection looks
-        accounts = list(islice(self._due, self._accounts_at_once))
-        for account in accounts:
-            del self._due[account]
+        leases = list(islice(self._due, self._leases_at_once))
+        for lease in leases:
+            del self._due[lease]
         if self._due:
             self._wake()
         self._timers.drop(BATCH)
         sent = self.now()
         self._spacing.note_call(sent)
         statements: list[Statement] = []
-        for account in accounts:
-            if own := account.pending_statements(sent):
-                self.handover.note_sent(account.scope, own)
+        for lease in leases:
+            if own := lease.updates(sent):
+                self.handover.note_sent(lease.scope, own)
                 statements += own
         # mutant and -> or: a timer that finds no deadline sets no other
         if statements and DEADLINES not in self._timers.times:
             self._set_timer(DEADLINES, sent + self.grace)  # promise: timer of deadlines
-        return OutgoingCall(accounts, statements, look, sent)
+        return OutgoingCall(leases, statements, look, sent)
 
     def on_replies(self, call: OutgoingCall, replies: Iterable[Reply]) -> None:
         """Apply the replies to a call."""
-        self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
+        self._leases_at_once = min(LEASES_AT_ONCE, self._leases_at_once + 1)
         for reply in replies:
-            if account := self.accounts.get(reply.statement.scope):
-                account.on_reply(reply, call.sent)
-        self.forget_empty(call.accounts)
+            if lease := self.leases.get(reply.statement.scope):
+                lease.on_reply(reply, call.sent)
+        self.forget_empty(call.leases)
 
     def on_timeout(self, call: OutgoingCall) -> None:
         """No reply came in time: send less in the next call."""
-        self._accounts_at_once = max(1, len(call.accounts) // 2)
+        self._leases_at_once = max(1, len(call.leases) // 2)
 
     def on_unpackable(self, call: OutgoingCall, error: UnpackableError) -> None:
         """One statement of the call cannot be sent: fail its requests, and send the others."""
-        if account := self.accounts.get(error.statement.scope):
-            account.fail(error)
-        self._due = dict.fromkeys(call.accounts) | self._due
+        if lease := self.leases.get(error.statement.scope):
+            lease.fail(error)
+        self._due = dict.fromkeys(call.leases) | self._due
         self._is_look_due |= call.look
         self._wake()
 
-    def forget_empty(self, accounts: Iterable[Account]) -> None:
-        """Forget the empty ones among these accounts."""
-        for account in accounts:
-            is_known = self.accounts.get(account.scope) is account
-            if is_known and account.is_forgettable:
-                del self.accounts[account.scope]
+    def forget_empty(self, leases: Iterable[ScopeLease]) -> None:
+        """Forget the empty ones among these leases."""
+        for lease in leases:
+            is_known = self.leases.get(lease.scope) is lease
+            if is_known and lease.is_forgettable:
+                del self.leases[lease.scope]
                 self._forgotten_at = self.now()
-                self.handover.forget(account.scope)  # promise: nothing sent is left
-                self._timers.drop(account)  # promise: no timer is left
-                self.emit(ScopeLeft, account.scope)
+                self.handover.forget(lease.scope)  # promise: nothing sent is left
+                self._timers.drop(lease)  # promise: no timer is left
+                self.emit(ScopeLeft, lease.scope)
 
     # Time ---------------------------------------------------------------------------------------
 
@@ -344,30 +346,30 @@ class Outbox:
     def on_time(self) -> float:
         """Run all due timers, and return the time of the next one; infinite if there is none."""
         for purpose in self._timers.pop_due(self.now()):
-            if isinstance(purpose, Account):
+            if isinstance(purpose, ScopeLease):
                 if purpose.waiting or purpose.waits_to_report:
-                    self.send(purpose, True)
+                    self.send_now(purpose)
             elif purpose == BATCH:
                 self._wake()
-            elif purpose == TURNS:
-                self._end_turns()
+            elif purpose == WINDOWS:
+                self._end_windows()
             elif purpose == RENEWAL_OF_ALL:
                 self._renew()
             else:
                 self._check_deadlines()
         return self._timers.next_time
 
-    def _end_turns(self) -> None:
-        accounts = self._turns
-        self._turns = {}
-        for account in accounts:
-            account.end_turns()
+    def _end_windows(self) -> None:
+        leases = self._in_windows
+        self._in_windows = {}
+        for lease in leases:
+            lease.on_window_end()
 
     def _renew(self) -> None:
-        if self.accounts:
+        if self.leases:
             # promise: leases are renewed
             self.send_all(look=True)  # rule 2: look at each renewal
-            self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease)
+            self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease_time)
 
     def on_stall(self, seconds: float) -> None:
         """The event loop was blocked, or the process stopped. Everything is sent again: the keeper
@@ -377,14 +379,12 @@ class Outbox:
         self.send_all(look=True)
 
     def _check_deadlines(self) -> None:
-        """End accounts past their deadlines, and set the timer for the next deadline."""
+        """End leases past their deadlines, and set the timer for the next deadline."""
         now = self.now()
-        accounts = list(self.accounts.values())
-        for account in accounts:
-            account.end_if_over(now)
-        self.forget_empty(accounts)
-        next_deadline = min(
-            (account.deadline for account in self.accounts.values()), default=math.inf
-        )
+        leases = list(self.leases.values())
+        for lease in leases:
+            lease.expire_if_due(now)
+        self.forget_empty(leases)
+        next_deadline = min((lease.deadline for lease in self.leases.values()), default=math.inf)
         if next_deadline < math.inf:
             self._set_timer(DEADLINES, next_deadline)

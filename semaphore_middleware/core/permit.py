@@ -30,14 +30,14 @@ class Stage(Enum):
     RELEASED = "released"
 
 
-class Holder(Protocol):
-    """A permit's view of its account."""
+class Lease(Protocol):
+    """What a permit needs of its lease."""
 
     deadline: float
     """Until then, on the loop's clock, the lease cannot be over; or for longer, if the keeper has
     renewed it.
     """
-    answered_at: float
+    last_success: float
     """When the newest request known to have succeeded began, on any node."""
 
     @property
@@ -48,22 +48,22 @@ class Holder(Protocol):
     def starts_count(self) -> bool:
         """True if requests are to begin soon after the grant."""
 
-    def is_over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         """True if the lease may be over."""
 
-    def begin(self, permit: Permit) -> None:
+    def start(self, permit: Permit) -> None:
         """The request with this permit begins."""
 
-    def received(self, status: int, size: int) -> None:
+    def note_response(self, status: int, size: int) -> None:
         """A request has ended with such a response."""
 
-    def give_up(self, permit: Permit) -> None:
+    def cancel(self, permit: Permit) -> None:
         """A request no longer waits for this permit."""
 
-    def give_back(self, permit: Permit) -> None:
+    def release(self, permit: Permit) -> None:
         """A request is done with this permit."""
 
-    def end_lost(self, permit: Permit) -> None:
+    def release_lost(self, permit: Permit) -> None:
         """A request with a lost permit has ended."""
 
 
@@ -81,19 +81,19 @@ class Permit:
     """
 
     __slots__ = (
-        "_account",
         "_asked_at",
         "_begun",
         "_error",
         "_granted",
         "_is_of_thread",
+        "_lease",
         "_loop",
         "_on_wait",
         "_outcome",
         "_priority",
+        "_reuse_until",
         "_stage",
         "_thread",
-        "_turn_end",
         "_watchers",
         "granted_at",
         "limit",
@@ -108,7 +108,7 @@ class Permit:
         scope: str,
         limit: Limit,
         loop: asyncio.AbstractEventLoop,
-        account: Holder,
+        lease: Lease,
         owner: object = None,
         priority: float = 0.0,
         on_wait: Callable[[], object] | None = None,
@@ -132,8 +132,8 @@ class Permit:
         self._thread = get_ident()
         self._asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
-        self._account = account
-        self._turn_end = 0.0
+        self._lease = lease
+        self._reuse_until = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
         self._watchers: tuple[Callable[[], object], ...] = ()
         """Called when it is lost; empty: nothing runs under it that could be ended."""
@@ -174,11 +174,11 @@ class Permit:
                 self._loop.call_soon_threadsafe(self.release)
         elif self._stage is not Stage.RELEASED:
             if self._stage is Stage.HELD:
-                self._account.give_back(self)
+                self._lease.release(self)
             elif self._stage is Stage.WAITING:
-                self._account.give_up(self)
+                self._lease.cancel(self)
             else:
-                self._account.end_lost(self)
+                self._lease.release_lost(self)
             self._stage = Stage.RELEASED
             self._granted.cancel()
 
@@ -187,12 +187,12 @@ class Permit:
         """Loop time of the start of the newest request known to have succeeded, on any node; minus
         infinity if none is known.
         """
-        return self._account.answered_at
+        return self._lease.last_success
 
     @property
     def site_is_walled(self) -> bool:
         """True if the site has refused all requests for long, as last reported."""
-        return self._account.is_walled
+        return self._lease.is_walled
 
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         """Report a response of the site, after `latency` seconds. Call it before `release`.
@@ -246,7 +246,7 @@ class Permit:
         """Report the request's response to observers: its status (0: there was none), and
         the bytes of its body. Call it before `release`.
         """
-        self._account.received(status, size)
+        self._lease.note_response(status, size)
 
     def until_lost(self) -> UntilLost:
         """Cancel this task's work in the `with` when the permit is lost.
@@ -260,15 +260,15 @@ class Permit:
 
     @property
     def _deadline(self) -> float:
-        """On the loop's clock: until then the lease of the account cannot be over."""
-        return self._account.deadline
+        """On the loop's clock: until then the lease cannot be over."""
+        return self._lease.deadline
 
     @property
     def _starts_count(self) -> bool:
         """True if requests of the scope are to begin soon after the grant: their starts are spaced
         by a delay or a rate, so that other nodes wait for this one, or their latency is measured.
         """
-        return self._account.starts_count
+        return self._lease.starts_count
 
     def _begin(self) -> None:
         """Begin its request: the next start is a delay after this one. A permit released before
@@ -276,7 +276,7 @@ class Permit:
         """
         if not self._begun:
             self._begun = True
-            self._account.begin(self)
+            self._lease.start(self)
 
     def _grant(self, now: float) -> None:
         """Mark it as held since `now`, on the loop's clock, and wake its request."""
@@ -303,7 +303,7 @@ class Permit:
         """Raises `PermitLostError` if nothing may begin under this permit."""
         if self._error is not None:
             raise self._error
-        if self._account.is_over(self._loop.time()):
+        if self._lease.is_expired(self._loop.time()):
             # A process that was stopped may come here before the timer of the deadline runs.
             raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
 

@@ -199,7 +199,7 @@ class FairSemaphore:
             await asyncio.shield(closing)
 
     def _draw_name(self) -> str:
-        # Two nodes of one name would share an account, and so permits: hence the letters. They are
+        # Two nodes of one name would share a lease, and so permits: hence the letters. They are
         # enough that of 1,000 nodes that were given one name no two will draw the same.
         return f"{self._given_name or default_node()}-{chance.token(6)}"
 

@@ -57,12 +57,12 @@ class Session:
         self.outbox = Outbox(
             store.node, options, observers, self.loop, self._work.set, self._wake_at
         )
-        """This node's accounts."""
+        """This node's leases."""
         self._timer: asyncio.TimerHandle | None = None
         self.cache = Cache(Keys(options.prefix), self._work.set)
         """Small values shared by all nodes."""
         self._settled = asyncio.Event()
-        self._epoch = b""  # of the accounts
+        self._epoch = b""  # of the leases
         self._connection: Connection | None = None  # the one over which all was sent
         period = RENEWAL * options.lease
         self._subscription = Subscription(
@@ -78,10 +78,10 @@ class Session:
             self.link,
             options.lease,
             self._repeat,
-            lambda: bool(self.outbox.accounts),
+            lambda: bool(self.outbox.leases),
             self._on_stall,
         )
-        self._lease = options.lease
+        self._lease_time = options.lease
         self._ended_terms: set[tuple[str, int]] = set()  # by scope, in the keeper's thread
 
     def __str__(self) -> str:
@@ -112,15 +112,15 @@ class Session:
             self.outbox.give_all_back()  # promise: a close gives back
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
-                    while self.outbox.accounts:
+                    while self.outbox.leases:
                         self._settled.clear()
                         await self._settled.wait()
-            if self.outbox.accounts:
+            if self.outbox.leases:
                 logger.warning(
                     "Could not give all permits back (%s): they are free when their leases end, in "
                     "%g s at most.",
                     self.link.problem or "no answer",
-                    self._lease,
+                    self._lease_time,
                 )
         finally:
             if self._timer is not None:
@@ -149,7 +149,7 @@ class Session:
         self._note_settled()
 
     def _note_settled(self) -> None:
-        if not self.outbox.accounts:
+        if not self.outbox.leases:
             self._settled.set()
 
     # The two tasks ------------------------------------------------------------------------------
@@ -209,17 +209,17 @@ class Session:
             self._emit(RoundTrip, self.loop.time() - call.sent, wall)
             self.outbox.on_replies(call, replies)
         else:
-            self.outbox.forget_empty(call.accounts)
+            self.outbox.forget_empty(call.leases)
         self._note_settled()
 
     async def _begin_epoch(self) -> None:
-        """Move all accounts to the joined epoch. The subscription is made anew: a proxy may have
+        """Move all leases to the joined epoch. The subscription is made anew: a proxy may have
         left it at a server that is no longer in use.
         """
         self._epoch = self._recovery.epoch
         self.outbox.handover.begin_epoch(self._epoch)
-        for account in self.outbox.accounts.values():
-            account.on_new_epoch()
+        for lease in self.outbox.leases.values():
+            lease.on_new_epoch()
         self.outbox.send_all()
         await self._subscription.renew()
 
@@ -231,8 +231,8 @@ class Session:
         if notification is None:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
-            for account in self.outbox.accounts.values():
-                account.stop_turns()  # promise: changed rule
+            for lease in self.outbox.leases.values():
+                lease.stop_reuse()  # promise: changed rule
             self.look()
         else:
             self._on_notification(notification)
@@ -246,36 +246,36 @@ class Session:
         """The reason in the last reply why the scope's requests wait (None: it is not known), and
         for how many seconds from then on it holds (None: it is not a matter of time alone).
         """
-        account = self.outbox.accounts.get(scope)
-        reason = account.site.reason if account else None
+        lease = self.outbox.leases.get(scope)
+        reason = lease.last_reply.reason if lease and lease.last_reply else None
         match reason and reason.name:
             case "recovery":
                 return reason, self._recovery.left
-            case "backoff" if account:
-                return reason, account.site.pause_end - self._store.wall
+            case "backoff" if lease:
+                return reason, lease.pause_end - self._store.wall
         return reason, None
 
     def _on_notification(self, notification: Notification) -> None:
-        account = self.outbox.accounts.get(notification.scope)
-        if account is None:
+        lease = self.outbox.leases.get(notification.scope)
+        if lease is None:
             return
         match notification.kind, notification.numbers:
             case "granted", (term, granted):
-                account.on_granted(term, granted)
+                lease.on_granted(term, granted)
             case "retry", (wait,):
-                self.outbox.send_later(account, wait / 1000)
+                self.outbox.send_later(lease, wait / 1000)
             case "backoff", (paused_at, length):
-                account.on_backoff(paused_at, length)
+                lease.on_pause(paused_at, length)
             case "down", (down_for,):
-                account.on_down(down_for / 1000)
+                lease.on_down(down_for / 1000)
             case "walled", (walled_for, status):
-                account.on_walled(walled_for / 1000, status)
+                lease.on_walled(walled_for / 1000, status)
 
     # While the loop is blocked -----------------------------------------------------------------
 
     async def _repeat(self, connect: Callable[[], Awaitable[Connection]]) -> bool:
         """Renew what is held, by what was sent last, in the keeper's thread. A deadline is moved
-        only for an account that is still there.
+        only for a lease that is still there.
         """
         epoch, statements = self.outbox.handover.to_repeat()
         self._ended_terms &= {(one.scope, one.term) for one in statements}
@@ -303,7 +303,7 @@ class Session:
                 "after %.1f s. Does the machine swap, was it suspended, or does a callback compute "
                 "in C for long?",
                 seconds,
-                self._lease,
+                self._lease_time,
             )
         self.outbox.on_stall(seconds)
 

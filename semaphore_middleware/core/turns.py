@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def common_turn_end(now: float, turn: float) -> float:
-    """The end of the common turn of all accounts: the next multiple of a turn's length."""
+    """The end of the common turn of all leases: the next multiple of a turn's length."""
     return (now // turn + 1) * turn
 
 

@@ -1,14 +1,14 @@
-"""Accounts by hand: no server, no event loop, and a clock that only the test moves."""
+"""Leases by hand: no server, no event loop, and a clock that only the test moves."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from semaphore_middleware.core.account import Account
 from semaphore_middleware.core.handover import Handover
 from semaphore_middleware.core.observer import Event, Fields
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.link.lease import GRACE
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
@@ -47,7 +47,7 @@ class Clock:
 
 
 class LoneNode:
-    """A node with one account, whose desk it is, and a server that replies as the test says."""
+    """A node with one lease and a server that replies as the test says."""
 
     def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
         self.clock = Clock()
@@ -57,36 +57,39 @@ class LoneNode:
         self.turn = turn
         self.events: list[Event] = []
         self.at_once: list[bool] = []  # for each wish to send
-        self.turns_to_end: list[Account] = []
+        self.windows_to_end: list[ScopeLease] = []
         self.retries: list[float] = []
         self.reports: list[float] = []
         self.handover = Handover()
-        self._last_term = 0
+        self._last_lease_id = 0
         self.limit = limit or Limit(9)
-        self.account = Account("s", self.limit, self)
+        self.lease = ScopeLease("s", self.limit, self)
 
-    # For the account ----------------------------------------------------------------------------
+    # For the lease ------------------------------------------------------------------------------
 
     def now(self) -> float:
         return self.clock.now
 
-    def new_term(self, above: int = 0) -> int:
-        self._last_term = max(self._last_term, above) + 1
-        return self._last_term
+    def new_lease_id(self, above: int = 0) -> int:
+        self._last_lease_id = max(self._last_lease_id, above) + 1
+        return self._last_lease_id
 
     def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
         self.events.append(kind(*fields))
 
-    def send(self, account: Account, at_once: bool) -> None:  # noqa: ARG002 - there is one
-        self.at_once.append(at_once)
+    def send_now(self, lease: ScopeLease) -> None:  # noqa: ARG002 - there is one
+        self.at_once.append(True)
 
-    def send_at_turns_end(self, account: Account) -> None:
-        self.turns_to_end.append(account)
+    def send_soon(self, lease: ScopeLease) -> None:  # noqa: ARG002 - there is one
+        self.at_once.append(False)
 
-    def send_later(self, account: Account, seconds: float) -> None:  # noqa: ARG002 - there is one
+    def send_at_window_end(self, lease: ScopeLease) -> None:
+        self.windows_to_end.append(lease)
+
+    def send_later(self, lease: ScopeLease, seconds: float) -> None:  # noqa: ARG002 - there is one
         self.retries.append(seconds)
 
-    def send_by(self, account: Account, seconds: float) -> None:  # noqa: ARG002
+    def send_by(self, lease: ScopeLease, seconds: float) -> None:  # noqa: ARG002
         self.reports.append(seconds)
 
     # For tests ----------------------------------------------------------------------------------
@@ -101,12 +104,12 @@ class LoneNode:
     def permit(self, limit: Limit | None = None, **options: Any) -> Permit:
         """A permit that is not asked for yet."""
         loop: Any = self.clock
-        return Permit("s", limit or self.limit, loop, self.account, **options)
+        return Permit("s", limit or self.limit, loop, self.lease, **options)
 
     def ask(self, limit: Limit | None = None, **options: Any) -> Permit:
         """A request wants a permit."""
         permit = self.permit(limit, **options)
-        self.account.request(permit)
+        self.lease.acquire(permit)
         return permit
 
     def say(self) -> Statement:
@@ -114,12 +117,12 @@ class LoneNode:
         return self.say_all()[-1]
 
     def say_all(self) -> Sequence[Statement]:
-        return self.account.pending_statements(self.now())
+        return self.lease.updates(self.now())
 
     def apply(self, statement: Statement, *, sent: float | None = None, **reply: Any) -> None:
         """The server's reply; by default it grants all that was asked for."""
         said = {"term": statement.term, "granted": statement.asked, **REPLY, **reply}
-        self.account.on_reply(Reply(statement, **said), self.now() if sent is None else sent)
+        self.lease.on_reply(Reply(statement, **said), self.now() if sent is None else sent)
 
     def talk(self, **reply: Any) -> Statement:
         """Send the present statement, and apply the reply."""

@@ -158,8 +158,8 @@ async def test_all_are_taken_anew_if_one_is_lost(server: RedisServer, outside: O
         waiting = asyncio.ensure_future(asked)
         await eventually(lambda: steps == [(1, False), (1, True)])
         lost = next(permit for permit in one.permits() if permit.scope == HOST)
-        account: Any = lost._account
-        account.lose_all("was lost")
+        lease: Any = lost._lease
+        lease.lose_all("was lost")
         await eventually(lambda: steps[2:4] == [(0, False), (1, False)])
         await eventually(lambda: outside.waiting(ALL))
         blocker.release()

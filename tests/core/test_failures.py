@@ -78,7 +78,7 @@ def test_it_asks_again_if_it_will_not_hear_whose_fault_it_is() -> None:
     node = LoneNode()
     fail(node, IN_A_ROW)
     node.ask()
-    node.account.on_new_epoch()
+    node.lease.on_new_epoch()
     asks = node.say()
     assert (asks.asked, asks.resting) == (1, 0)
 
@@ -86,13 +86,13 @@ def test_it_asks_again_if_it_will_not_hear_whose_fault_it_is() -> None:
 def test_failures_are_remembered_though_nothing_is_held_or_waits() -> None:
     node = LoneNode()
     node.apply(fail(node, 1))
-    assert node.account.is_empty
-    assert not node.account.is_forgettable
+    assert node.lease.is_empty
+    assert not node.lease.is_forgettable
     node.pass_time(MOST_S)
-    assert node.account.is_forgettable
+    assert node.lease.is_forgettable
     node.apply(fail(node, 1))
-    node.account.drain()
-    assert node.account.is_forgettable
+    node.lease.close()
+    assert node.lease.is_forgettable
 
 
 def test_who_gives_up_while_its_node_pauses_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Which accounts send in the next call, and when that is. No server, no event loop."""
+"""Which leases send in the next call, and when that is. No server, no event loop."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,9 +7,9 @@ import pytest
 
 from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.outbox import (
-    ACCOUNTS_AT_ONCE,
     BATCH_DELAY_S,
     BUSY_SPACING_S,
+    LEASES_AT_ONCE,
     SPACING_S,
     TIMER_LAG_S,
     TIMERS_SLACK,
@@ -149,7 +149,7 @@ def test_all_turns_end_together_at_a_multiple_of_their_length() -> None:
     assert not node.is_woken, "both were used in it"
     assert node.go_on(until=end + TURN_S) == [end + TURN_S]
     assert [said.returned for said in node.call().statements] == [1, 1]
-    assert node.outbox.accounts == {}, "nothing is held or wanted"
+    assert node.outbox.leases == {}, "nothing is held or wanted"
 
 
 def test_without_turns_a_permit_goes_back_with_the_next_batch() -> None:
@@ -178,7 +178,7 @@ def test_the_latest_wait_counts_while_the_request_waits(waits: tuple[float, floa
     assert not node.outbox.next_call().statements
 
 
-def test_leases_are_renewed_every_third_of_a_lease_while_there_is_an_account() -> None:
+def test_leases_are_renewed_every_third_of_a_lease_while_there_is_one_to_renew() -> None:
     node = LoneOutbox(turn=0.0)
     permit = node.hold()
     for time in (START_S + RENEWAL_S, START_S + 2 * RENEWAL_S):
@@ -228,7 +228,7 @@ def test_an_account_that_a_stall_has_ended_was_in_use_before_it() -> None:
     permit.release()
     node.go_on(until=begun_at + RENEWAL_S)
     node.call()
-    assert not node.outbox.accounts
+    assert not node.outbox.leases
     assert node.outbox.was_in_use_since(begun_at)
     assert not node.outbox.was_in_use_since(node.clock.now + 1.0)
 
@@ -244,7 +244,7 @@ def test_the_keeper_repeats_what_was_sent_last_where_permits_are_held() -> None:
     epoch, (repeated,) = node.outbox.handover.to_repeat()
     assert (latest.asked, latest.believed) == (3, 1)
     assert (epoch, repeated) == (b"one", replace(latest, asked=1))
-    node.outbox.accounts["s"].on_granted(latest.term, 2)
+    node.outbox.leases["s"].on_granted(latest.term, 2)
     _, (repeated,) = node.outbox.handover.to_repeat()
     assert repeated == replace(latest, asked=2, believed=2, pending=latest.pending + 1)
     for permit in (held, *waiting):
@@ -288,12 +288,12 @@ def test_permits_are_lost_at_the_deadline_and_the_next_one_is_checked() -> None:
     early.release()
     late.release()
     assert not node.call().statements
-    assert node.outbox.accounts == {}
+    assert node.outbox.leases == {}
 
 
 def test_a_call_carries_no_more_accounts_than_can_be_answered_soon() -> None:
     node = LoneOutbox()
-    names = [f"s{i}" for i in range(ACCOUNTS_AT_ONCE + 1)]
+    names = [f"s{i}" for i in range(LEASES_AT_ONCE + 1)]
     for name in names:
         node.ask(name)
     call = node.call()
@@ -333,7 +333,7 @@ def test_a_node_that_closes_gives_everything_back_and_takes_no_more() -> None:
     running.release()
     (said,) = node.call().statements
     assert (said.asked, said.returned) == (2, 2)
-    assert node.outbox.accounts == {}
+    assert node.outbox.leases == {}
 
 
 def test_timers_come_in_order_and_the_latest_time_counts() -> None:

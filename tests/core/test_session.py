@@ -17,8 +17,8 @@ import pytest
 from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.outbox import (
-    ACCOUNTS_AT_ONCE,
     BUSY_SPACING_S,
+    LEASES_AT_ONCE,
     SPACING_S,
     TIMER_LAG_S,
 )
@@ -85,7 +85,7 @@ class FakeServer:
         self.epoch = b"one"
         self.is_waiting = False
         self.wall = 0.0
-        self.granted: int | None = None  # no more than this to an account
+        self.granted: int | None = None  # no more than this to a lease
         self.changes: dict[str, Any] = {}  # parts of the replies
         self.tell: Callable[[bytes | None], None] = lambda _: None
 
@@ -241,7 +241,7 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
         assert setup.server.times == pytest.approx([3 * TURN_S]), "in one call"
         assert [said.returned for said in setup.server.calls[0][1]] == [1, 1], "one was used"
         await asyncio.sleep(TURN_S)
-        assert setup.session.outbox.accounts == {}
+        assert setup.session.outbox.leases == {}
 
 
 @in_simulated_time
@@ -328,11 +328,11 @@ async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
 @in_simulated_time
 async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
     async with Setup() as setup:
-        scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
+        scopes = [f"s{i}" for i in range(2 * LEASES_AT_ONCE + 1)]
         for scope in scopes:
             setup.ask(scope)
         await settle()
-        assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
+        assert setup.server.sizes == [LEASES_AT_ONCE, LEASES_AT_ONCE, 1]
         assert [one.scope for _, said in setup.server.calls for one in said] == scopes
 
 
@@ -353,8 +353,8 @@ async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
 async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
-        account, session = permit._account, setup.session
-        before = account.deadline
+        lease, session = permit._lease, setup.session
+        before = lease.deadline
         session._heartbeat._clock = setup.loop.time
         session._heartbeat._beat = Beat(setup.loop.time(), setup.loop.time())
 
@@ -362,8 +362,8 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
             setup.loop.world.now += 1.0  # as it blocks
             session.outbox.handover.kept = {}
             is_kept = await session._repeat(setup.server.connect)  # type: ignore[arg-type]
-            account.is_over(math.inf)
-            return is_kept, account.deadline
+            lease.is_expired(math.inf)
+            return is_kept, lease.deadline
 
         setup.server.is_in_another_epoch = True
         assert await repeat() == (False, before)
@@ -376,7 +376,7 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
             assert await repeat() == (False, moved)
         setup.server.changes = {}
         assert await repeat() == (False, moved), "never again under this term"
-        session.outbox.accounts["s"].lose_all("was lost")
+        session.outbox.leases["s"].lose_all("was lost")
         assert session._ended_terms
         permit.release()
         await setup.hold()
@@ -408,7 +408,7 @@ async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() ->
         setup.server.calls.clear()
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         assert all(permit._stage is Stage.HELD for permit in permits)
-        assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
+        assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each lease once"
 
 
 @in_simulated_time

@@ -106,8 +106,8 @@ def test_a_loss_is_told_at_the_end(
         pytest.raises(error or PermitLostError) as raised,
         semaphore.permit("s", 1) as permit,
     ):
-        account: Any = permit._account
-        permit._loop.call_soon_threadsafe(account.lose_all, "was lost")
+        lease: Any = permit._lease
+        permit._loop.call_soon_threadsafe(lease.lose_all, "was lost")
         wait_until(lambda: permit.lost)
         seen.append(permit.lost)
         if error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from semaphore_middleware.core.outbox import ACCOUNTS_AT_ONCE
+from semaphore_middleware.core.outbox import LEASES_AT_ONCE
 from semaphore_middleware.link.scripts import batches
 from semaphore_middleware.model.limits import Limit
 from tests.support.nodes import Caller
@@ -28,7 +28,7 @@ class SimulatedNode(Caller):
 
         In as few round trips as a session needs for what comes up in one turn of the loop.
         """
-        for some in batches(list(scopes), ACCOUNTS_AT_ONCE):
+        for some in batches(list(scopes), LEASES_AT_ONCE):
             for scope in some:
                 book = self.book(scope)
                 book.asked += more

@@ -1,4 +1,4 @@
-"""One account, without a server: what the simulation cannot see, or does not judge."""
+"""One lease, without a server: what the simulation cannot see, or does not judge."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.core import observer
-from semaphore_middleware.core.account import REFUSED_RETRY_S
 from semaphore_middleware.core.line import LINE_SLACK
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.scope_lease import RETRY_UNREAD_S
 from semaphore_middleware.errors import HostDownError, PermitLostError, SiteWalledError
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
@@ -34,7 +34,7 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     assert stages(first, second, third) == ["released", "released", "held"]
     assert node.at_once == []
     for _ in range(2):
-        node.account.end_turns()
+        node.lease.on_window_end()
         assert node.at_once == [True], "once a turn it asks whether others wait"
     assert (node.say().asked, node.say().started) == (1, 3)
 
@@ -54,8 +54,8 @@ def test_requests_that_gave_up_are_forgotten() -> None:
     waiting = [node.ask(priority=number // 2) for number in range(20)]
     for priority in range(2000):
         node.ask(priority=priority % 3).release()
-    assert len(node.account._line._heap) <= 2 * len(waiting) + LINE_SLACK
-    assert len(node.account._line._unanswered) <= 2 * len(waiting) + LINE_SLACK
+    assert len(node.lease._queue._heap) <= 2 * len(waiting) + LINE_SLACK
+    assert len(node.lease._queue._unanswered) <= 2 * len(waiting) + LINE_SLACK
     node.talk(granted=1)
     assert waiting[18]._stage is Stage.HELD
 
@@ -67,10 +67,10 @@ def counted(node: LoneNode) -> None:
 
 REASONS: list[Callable[[LoneNode], None]] = [
     counted,
-    lambda node: node.account.on_backoff(0, 0.0),
-    lambda node: node.account.stop_turns(),  # a rule has changed
-    lambda node: node.account.drain(),
-    lambda node: node.account.on_new_epoch(),
+    lambda node: node.lease.on_pause(0, 0.0),
+    lambda node: node.lease.stop_reuse(),  # a rule has changed
+    lambda node: node.lease.close(),
+    lambda node: node.lease.on_new_epoch(),
 ]
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_handed_on_nor_kept(happens: Callable[[LoneNode], None]) -> N
     assert waiting._stage is Stage.WAITING
     waiting.release()
     said = node.say()
-    node.account.on_granted(said.term, said.believed + 1)
+    node.lease.on_granted(said.term, said.believed + 1)
     said = node.say()
     assert said.believed - said.returned == 1, "and a surplus"
 
@@ -117,7 +117,7 @@ def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
     (first,) = node.hold()
     if from_hand:
         first.release()
-    node.clock.now = node.account.deadline
+    node.clock.now = node.lease.deadline
     waiting = node.ask()
     if not from_hand:
         first.release()
@@ -134,12 +134,12 @@ def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bo
     while node.clock.now < end:
         permit = node.ask()
         assert permit._stage is Stage.HELD
-        assert permit._turn_end <= min(end, node.clock.now + TURN_S)
+        assert permit._reuse_until <= min(end, node.clock.now + TURN_S)
         permit._begin()
         permit.release()
         node.pass_time(TURN_S / 4)
         if not timers_are_late:
-            node.account.end_turns()
+            node.lease.on_window_end()
         node.say()  # without an answer
     assert node.ask()._stage is Stage.WAITING
 
@@ -165,7 +165,7 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
     said = node.talk(granted=0, available=FULL)
     given_up.release()
     node.at_once.clear()
-    node.account.on_granted(said.term, 1)
+    node.lease.on_granted(said.term, 1)
     assert (node.at_once, node.say().returned) == ([True], 1)
 
 
@@ -185,7 +185,7 @@ def test_a_start_counts_when_its_request_begins() -> None:
     never._begin()
     said = node.say()
     assert (said.pending, said.started, said.returned) == (1, 1, 1)
-    node.account.lose_all("was lost")
+    node.lease.lose_all("was lost")
     lost._begin()
     lost.release()
     permit.release()
@@ -200,7 +200,7 @@ def test_a_start_is_reported_once_it_is_known_that_starts_are_spaced(
     node = LoneNode()
     permit = node.ask()
     said = node.say()
-    node.account.on_granted(said.term, 1)
+    node.lease.on_granted(said.term, 1)
     permit._begin()
     assert node.reports == []
     node.apply(said, granted=1, gap=gap)
@@ -212,18 +212,18 @@ def test_a_start_is_reported_once_it_is_known_that_starts_are_spaced(
 def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answered() -> None:
     node = LoneNode()
     permit = node.ask()
-    assert node.account.deadline == math.inf, "nothing was said yet"
+    assert node.lease.deadline == math.inf, "nothing was said yet"
     sent: list[float] = []
     said = []
     for _ in range(3):
         node.pass_time(10.0)
         sent.append(node.clock.now)
         said.append(node.say())
-        assert node.account.deadline == sent[0] + GRACE_S, "while none is answered"
+        assert node.lease.deadline == sent[0] + GRACE_S, "while none is answered"
     for late in (1, 0):
         node.apply(said[late], granted=0, sent=sent[late])
-        assert node.account.deadline == sent[1] + GRACE_S
-    node.account.on_granted(said[0].term, 1)
+        assert node.lease.deadline == sent[1] + GRACE_S
+    node.lease.on_granted(said[0].term, 1)
     assert permit._deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
 
 
@@ -235,13 +235,13 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
     waiting = node.ask()
     node.pass_time(GRACE_S / 2)
     sent, old = node.clock.now, node.say()
-    node.clock.now = node.account.deadline
+    node.clock.now = node.lease.deadline
     with pytest.raises(PermitLostError, match="before its work began"):
         held._check()
     if comes == "reply":
         node.apply(old, granted=2, sent=sent)
     elif comes == "grant":
-        node.account.on_granted(old.term, 2)
+        node.lease.on_granted(old.term, 2)
     else:
         assert list(node.say_all()) == []
     assert held.lost
@@ -257,15 +257,15 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
 def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_answered() -> None:
     node = LoneNode()
     node.hold(3)
-    deadline = node.account.deadline
+    deadline = node.lease.deadline
     node.pass_time(30.0)
-    node.account.on_new_epoch()
+    node.lease.on_new_epoch()
     sent, new = node.clock.now, node.say()
     assert (new.asked, new.returned, new.believed, new.seq) == (3, 0, 3, 1)
-    assert node.account.deadline == deadline
+    assert node.lease.deadline == deadline
     node.pass_time(1.0)
     node.apply(new, sent=sent)
-    assert node.account.deadline == sent + GRACE_S
+    assert node.lease.deadline == sent + GRACE_S
 
 
 @pytest.mark.parametrize("status", ["lost", "refused"])
@@ -277,7 +277,7 @@ def test_after_a_refused_statement_the_node_pauses(status: str) -> None:
     node.talk(granted=0, status=status, term=7_000)
     is_refused = status == "refused"
     assert node.at_once == ([] if is_refused else [True])
-    assert node.retries == ([REFUSED_RETRY_S] if is_refused else [])
+    assert node.retries == ([RETRY_UNREAD_S] if is_refused else [])
     assert node.count(observer.StatementRefused) == is_refused
     assert node.say().term > 7_000, "above the term that the server knows"
 
@@ -299,10 +299,10 @@ def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(k
     seen = said.feedback.refused, said.feedback.good, said.feedback.retry_after
     assert seen == ((1, 0, 30.0) if kind == "refused" else (0, 1, 30.0))
     assert max(said.feedback.bad_age, said.feedback.good_age) == 2.0
-    node.account.request(late)
+    node.lease.acquire(late)
     second.release()
     assert late._stage is Stage.WAITING
-    node.clock.now = node.account.deadline
+    node.clock.now = node.lease.deadline
     assert [one.feedback for one in node.say_all()] == [None], "in a new term nobody knows of it"
 
 
@@ -357,7 +357,7 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: Log) -> None:
     assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
     node.talk(granted=3)
     assert (waiting.held, waiting.withdrawn) == (True, False)
-    node.account.on_backoff(0, 0.0)
+    node.lease.on_pause(0, 0.0)
     assert waiting.withdrawn, "all nodes are told"
 
 
@@ -417,7 +417,7 @@ def test_requests_for_a_closed_site_fail_but_one_tries_it(
     node.talk(granted=1, **({} if is_told else closed))
     if is_told:
         node.at_once.clear()
-        hear = node.account.on_down if kind is HostDownError else node.account.on_walled
+        hear = node.lease.on_down if kind is HostDownError else node.lease.on_walled
         hear(*closed.values())
     assert stages(tries, waits) == ["held", "waiting"]
     assert tries._granted.done()
@@ -479,9 +479,9 @@ def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
         assert [one.waited for one in (first, second, late)] == [False, True, False]
     assert node.count(observer.PermitWaiting) == 1, "once"
     assert node.retries == [2.0]
-    node.account.on_granted(said.term, 2)
+    node.lease.on_granted(said.term, 2)
     assert second.wait == 5.0
-    node.account.on_new_epoch()
+    node.lease.on_new_epoch()
     node.talk(granted=2)
     assert late.waited, "the first reply under a new term says so"
     late.release()
@@ -499,12 +499,12 @@ def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None
     assert node.at_once == []
     assert all(permit.waited for permit in more)
     for _ in range(2):
-        node.account.end_turns()
+        node.lease.on_window_end()
         node.talk(granted=0, available=-1)
         assert node.at_once == [True], "once"
     more[0].release()
     assert node.at_once == [True]
-    node.account.end_turns()
+    node.lease.on_window_end()
     assert node.at_once == [True, True]
     assert node.say().asked == 3
 

@@ -1,0 +1,149 @@
+"""Log lines, and events for observers, about what becomes of a scope and its permits. No I/O.
+
+Nothing here decides anything: `scope_lease.py` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from semaphore_middleware.core.observer import (
+    BackoffStarted,
+    Event,
+    Fields,
+    HostDown,
+    LimitOverruled,
+    NodePaused,
+    PauseCaused,
+    PermitLost,
+    SiteWalled,
+    StatementRefused,
+    UsageReported,
+)
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.protocol import Reply
+from semaphore_middleware.link.text import digits
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.inspection import refusals_text
+
+logger = logging.getLogger(__name__)
+
+
+class Announcer(Protocol):
+    """The part of a node that is needed here."""
+
+    node: str
+    """This node's name."""
+    backoff: Backoff
+
+    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
+        """Notify observers of an event."""
+
+
+def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
+    """Announce what the server's reply has changed since the reply before."""
+    scope = reply.statement.scope
+    _note_cause_of_pause(node, reply)
+    if reply.granted:
+        node.emit(UsageReported, scope, reply.held, reply.limit)
+    if reply.is_stricter and not (before and before.is_stricter):
+        node.emit(LimitOverruled, scope, reply.statement.limit)
+    if reply.backoff is not None:
+        _note_backoff(node, reply, reply.backoff)
+    _note_down(node, before, reply)
+    _note_walled(node, before, reply)
+
+
+def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:
+    """Feedback of this node may have begun the site's pause, or lengthened it."""
+    feedback = reply.statement.feedback
+    if not (reply.paused_at and feedback):
+        return
+    if reply.backoff is not None or feedback.refused or feedback.retry_after:
+        pause = reply.paused_at, reply.pause_length
+        about = feedback.retry_after, feedback.refused > 0
+        node.emit(PauseCaused, reply.statement.scope, *pause, *about)
+
+
+def _note_backoff(node: Announcer, reply: Reply, seconds: float) -> None:
+    """This node was the first to report what all nodes pause for."""
+    scope, feedback = reply.statement.scope, reply.statement.feedback
+    node.emit(BackoffStarted, scope, seconds)
+    assert feedback is not None, "only feedback begins a backoff"
+    asked, most = feedback.retry_after, node.backoff.most
+    cut = f" (it asked for {digits(asked)} s; SEMAPHORE_BACKOFF_MAX is {digits(most)} s)"
+    logger.info(
+        "%s %s: all nodes pause there for %s s%s.",
+        scope,
+        feedback.cause,
+        digits(seconds),
+        cut if asked > most else "",
+    )
+
+
+def _note_down(node: Announcer, before: Reply | None, reply: Reply) -> None:
+    scope, was_down = reply.statement.scope, before is not None and before.down_for is not None
+    if reply.down_for is None:
+        if was_down:
+            logger.info("%s is no longer down.", scope)
+    elif reply.backoff is not None and not was_down:
+        node.emit(HostDown, scope, reply.down_for)
+        logger.warning(
+            "%s is down: it has not responded for %.0f s. Requests fail at once, except one at a "
+            "time, which tries it again.",
+            scope,
+            reply.down_for,
+        )
+
+
+def _note_walled(node: Announcer, before: Reply | None, reply: Reply) -> None:
+    scope, was_walled = reply.statement.scope, before is not None and before.walled_for is not None
+    if reply.walled_for is None:
+        if was_walled:
+            logger.info("%s is no longer walled.", scope)
+    elif reply.backoff is not None and not was_walled:
+        node.emit(SiteWalled, scope, reply.walled_for)
+        logger.warning(
+            "%s is walled. %s. Requests fail at once, except for one after each pause, which tries "
+            "the site again.",
+            scope,
+            refusals_text(reply.walled_for, reply.refused_by),
+        )
+
+
+def note_own_pause(node: Announcer, scope: str, seconds: float, failures: int) -> None:
+    """Announce a pause of this node alone: the site answers other nodes, or may."""
+    node.emit(NodePaused, scope, seconds)
+    level = logging.WARNING if seconds == node.backoff.start else logging.INFO
+    logger.log(
+        level,
+        "%s does not respond to the node %s: %d requests in a row failed here, while other nodes "
+        "get answers, or still wait for them. This node alone pauses there for %s s.",
+        scope,
+        node.node,
+        failures,
+        digits(seconds),
+    )
+
+
+def note_unread(node: Announcer, reply: Reply) -> None:
+    """Announce an update that the server could not read."""
+    node.emit(StatementRefused)
+    logger.error("The server could not read %s (a bug: please report it).", reply.statement)
+
+
+def note_unsendable(node: Announcer, error: Exception) -> None:
+    """Announce an update that cannot be sent."""
+    node.emit(StatementRefused)
+    logger.error("%s: %r. Its requests fail; other sites are served.", error, error.__cause__)
+
+
+def note_loss(node: Announcer, permit: Permit, why: str) -> None:
+    """Announce the loss of a permit."""
+    node.emit(PermitLost, permit)
+    effect = "its request is aborted"
+    if not permit._watchers:  # or it has not begun, and does not
+        effect = "a request that has begun under it is not aborted"
+    logger.warning("A permit for %r %s: %s.", permit.scope, why, effect)

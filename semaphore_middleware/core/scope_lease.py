@@ -1,0 +1,685 @@
+"""What a node has of one scope: permits in use, requests that wait, and what to send the server.
+
+    a request asks ──> waits ──> uses a permit ──> releases it ──> reused by the next request,
+                        ^                                          kept for a later one, or returned
+                        │                                                      │
+                        └───── grants <──── server <──── updates <─────────────┘
+
+The file follows this circle: the calls of requests, the updates to the server, its replies, and
+last the end of a lease. No I/O: the node decides when an update is really sent. The rules are those
+of docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from functools import reduce
+from typing import Protocol
+
+from semaphore_middleware.core.failures import Failures
+from semaphore_middleware.core.handover import Handover
+from semaphore_middleware.core.lease_totals import LeaseTotals
+from semaphore_middleware.core.line import Line
+from semaphore_middleware.core.notices import (
+    Announcer,
+    note_loss,
+    note_own_pause,
+    note_reply,
+    note_unread,
+    note_unsendable,
+)
+from semaphore_middleware.core.observer import (
+    FailedAtOnce,
+    PauseBegun,
+    PermitGranted,
+    PermitReleased,
+    PermitWaiting,
+    RefusalReported,
+    RequestBegun,
+    RequestEnded,
+)
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.core.turns import Hand, common_turn_end
+from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
+from semaphore_middleware.model.inspection import refusals_text
+from semaphore_middleware.model.limits import Limit, strictest
+
+SHORT_INTERVAL_S = 0.5
+"""Where starts are closer together than this, each is sent at once."""
+RETRY_UNREAD_S = 1.0
+"""After an update, or a scope's keys, that the server could not read."""
+
+# Why permits are lost, in errors and the log.
+NOT_RENEWED = (
+    "could not be renewed in time (is the server reachable, and does anything block the event "
+    "loop?)"
+)
+NOT_OURS = (
+    "has ended on the server (its lease was over, an operator evicted this node, or the server has "
+    "lost data)"
+)
+NOT_READ = "could not be renewed, as the server could not read what this node reported"
+UNREADABLE = "could not be renewed, as the data of its site on the server is damaged"
+NOT_SENT = "could not be renewed, as what is to be reported cannot be sent"
+
+
+class Node(Announcer, Protocol):
+    """What a lease needs of its node: a clock, settings, and ways to send updates."""
+
+    turn: float
+    """Seconds for which a granted permit may be reused; 0: it serves one request."""
+    handover: Handover
+
+    @property
+    def grace(self) -> float:
+        """Seconds from sending an update to the deadline that its reply sets."""
+
+    def now(self) -> float:
+        """The loop's clock."""
+
+    def new_lease_id(self, above: int = 0) -> int:
+        """A new lease id, above `above`."""
+
+    def send_now(self, lease: ScopeLease) -> None:
+        """Send an update of the lease at once."""
+
+    def send_soon(self, lease: ScopeLease) -> None:
+        """Send an update of the lease together with others."""
+
+    def send_at_window_end(self, lease: ScopeLease) -> None:
+        """Call the lease's `on_window_end` when the common reuse window ends."""
+
+    def send_later(self, lease: ScopeLease, seconds: float) -> None:
+        """Send an update of the lease after `seconds`, if its requests still wait."""
+
+    def send_by(self, lease: ScopeLease, seconds: float) -> None:
+        """Send an update of the lease within `seconds`, if it still has a start to report."""
+
+
+class ScopeLease:
+    """A node's lease on one scope. When it ends, this object goes on with the next one.
+
+    Of the permits granted some were returned. Each of the others is held by a request, or spare:
+    granted - returned == held + spare.
+    """
+
+    def __init__(self, scope: str, limit: Limit, node: Node) -> None:
+        self.scope = scope
+        self.limit = limit
+        """The strictest one named by the requests that wait or hold a permit now."""
+        self.deadline = math.inf
+        """When the lease may be over, on the loop's clock; infinite until its first update."""
+        self.last_reply: Reply | None = None
+        """The server's last reply to an update, if it accepted the update; of any lease."""
+        self.last_success = -math.inf
+        """When the newest request known to have succeeded began, on any node."""
+        self._node = node
+        self._limits: dict[Limit, int] = {}  # how many requests name each
+        # Requests and their permits.
+        self._queue = Line()
+        self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
+        self._pool = Hand()  # the spare ones
+        self._orphans: set[Permit] = set()  # lost, but their requests have not ended yet
+        self._unstarted = 0  # permits that are held, and whose requests have not begun
+        # What the server gets.
+        self._totals = LeaseTotals(node.new_lease_id())
+        self._feedback: list[tuple[Feedback, float]] = []  # to be sent; with the time of the grant
+        self._unanswered: list[Statement] = []  # updates with feedback
+        # What forbids reuse.
+        self._is_closing = False
+        self._is_reuse_stopped = False  # by the last reply, or by something since
+        self._has_reused = False  # since the last common window
+        self._failures = Failures()
+        self._pause = 0, 0.0  # the site's last one: its begin, on the server's clock; its length
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._held)} held, {len(self._queue)} waiting"
+        return f"<ScopeLease {self._totals.lease_id} on {self.scope!r}: {counts}>"
+
+    # A request asks -----------------------------------------------------------------------------
+
+    def acquire(self, permit: Permit) -> None:
+        """Take a permit for a request: a spare one of this node, or one from the server."""
+        now = self._node.now()
+        self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
+        if permit.limit != self.limit:  # promise: strictest of a node's requests
+            self.limit = reduce(strictest, self._limits)
+        if self._pool.permits and now < self._pool.until and self._may_reuse(now):
+            self._pool.take()
+            window_end = min(self._window_end(now), self._pool.until)
+            self._hand_out(permit, window_end, now, is_reused=True)
+        elif self.is_full and self._totals.is_queued:
+            # This node is in the server's queue, however many of its requests wait.
+            self._queue.add(permit, None)
+            self._note_wait(permit)
+            self._node.send_at_window_end(self)
+        else:
+            self._queue.add(permit, self._totals.seq + 1)
+            if self.is_full:
+                self._node.send_now(self)
+            else:
+                self._node.send_soon(self)
+
+    def cancel(self, permit: Permit) -> None:
+        """A request no longer waits for this permit."""
+        self._drop_limit(permit.limit)
+        self._queue.drop(permit)
+        self._request_fewer(self._node.send_now)
+
+    def _drop_limit(self, limit: Limit) -> None:
+        """One request fewer names this limit."""
+        self._limits[limit] -= 1
+        if not self._limits[limit]:
+            del self._limits[limit]  # promise: limit goes with its requests
+            if self._limits:
+                self.limit = reduce(strictest, self._limits)
+
+    def _request_fewer(self, send: Callable[[ScopeLease], None]) -> None:
+        """Fewer requests wait. If none is left, the server must grant no more, and not reserve the
+        next start for this node: also where only time keeps it waiting.
+        """
+        if self._queue:
+            self._node.send_at_window_end(self)
+        elif self._totals.is_queued or self._totals.suspended:
+            send(self)  # rule 20: nobody waits
+
+    def _note_wait(self, permit: Permit) -> None:
+        """No permit was free for this request."""
+        if permit._stage is not Stage.WAITING or permit.waited:
+            return
+        permit.waited = True
+        if permit._on_wait is not None:
+            try:
+                permit._on_wait()
+            except BaseException as error:  # of the caller's function: it is the caller's
+                permit._refuse(error)
+        self._node.emit(PermitWaiting, permit)
+
+    # A request begins ---------------------------------------------------------------------------
+
+    def _hand_out(
+        self, permit: Permit, window_end: float, now: float, is_reused: bool = False
+    ) -> None:
+        """Give a permit to its request."""
+        self._held[permit] = None
+        self._unstarted += 1
+        if is_reused and not self._has_reused:
+            self._has_reused = True
+            self._node.send_at_window_end(self)
+        permit._reuse_until = window_end
+        permit._grant(now)
+        limit = self.last_reply.limit if self.last_reply else None
+        self._node.emit(PermitGranted, permit, limit, is_reused)
+
+    def start(self, permit: Permit) -> None:
+        """The request with this permit begins."""
+        if permit in self._held:
+            self._unstarted -= 1
+            self._totals.started += 1
+            self._totals.last_start = self._node.now()
+            self._node.emit(RequestBegun, permit)
+            self._send_start()
+
+    def _send_start(self) -> None:
+        """Where starts are spaced, the server must know of one before the next is due."""
+        interval = self.last_reply.gap if self.last_reply else None
+        if interval is not None and self.waits_to_report:
+            within = interval / 2 if interval >= SHORT_INTERVAL_S else 0.0
+            self._node.send_by(self, within)  # rule 21: in time
+
+    def note_response(self, status: int, size: int) -> None:
+        """A request has ended with such a response; status 0: without a response."""
+        self._node.emit(RequestEnded, self.scope, status, size)
+
+    # A request is done --------------------------------------------------------------------------
+
+    def release(self, permit: Permit) -> None:
+        """A request is done with its permit. The next request reuses it, or it is kept for a later
+        one, or returned to the server.
+        """
+        self._drop_limit(permit.limit)
+        del self._held[permit]
+        self._unstarted -= not permit._begun
+        now = self._node.now()
+        is_sent = permit._outcome is not None and self._note_outcome(permit, permit._outcome)
+        # promise: turns end
+        may_reuse = permit._begun and not is_sent and now < permit._reuse_until
+        may_reuse = may_reuse and self._may_reuse(now)
+        if may_reuse and self._queue:
+            self._node.emit(PermitReleased, permit)
+            self._hand_out(self._queue.pop(), permit._reuse_until, now, is_reused=True)
+            self._request_fewer(self._node.send_soon)
+            return
+        if may_reuse and not self.is_full:
+            self._keep(1)
+        else:
+            self._return_one(permit._outcome)
+        self._node.emit(PermitReleased, permit)
+
+    def release_lost(self, permit: Permit) -> None:
+        """A request whose permit was lost has ended."""
+        if permit in self._held:  # only this node has taken it away: the semaphore closes
+            self.release(permit)
+            return
+        self._drop_limit(permit.limit)
+        self._orphans.remove(permit)
+        if not self._orphans:
+            self._node.send_now(self)  # or be forgotten, if it is empty
+        self._node.emit(PermitReleased, permit)
+
+    def _note_outcome(self, permit: Permit, outcome: Feedback) -> bool:
+        """Note how the site answered a request. Returns whether the server needs to know: then the
+        permit goes back with it.
+        """
+        if outcome.latency is not None:
+            self.last_success = max(self.last_success, permit.granted_at)
+        if outcome.failed:
+            self._failures.note(permit.granted_at, self._node.now())
+        elif self._failures.in_a_row:
+            self._failures = Failures()
+        if outcome.refused:
+            self._node.emit(RefusalReported, self.scope)
+            # Before the server announces the pause, a request with a permit of this scope may get
+            # its other ones, as those of the refused request are reused.
+            self._forbid_starts()
+        is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
+        wants_all = self.last_reply is not None and self.last_reply.wants_feedback
+        if is_news or permit.limit.adaptive or wants_all:
+            self._feedback.append((outcome, permit.granted_at))
+            return True
+        return False
+
+    def _forbid_starts(self) -> None:
+        """No request that has not begun may begin under the permits of now."""
+        for permit in self._held:
+            permit.withdrawn = True
+
+    def _return_one(self, outcome: Feedback | None) -> None:
+        """Return a permit to the server, with the outcome of its request."""
+        self._totals.returned += 1
+        asks_for_pause = outcome is not None and (outcome.refused or outcome.retry_after > 0)
+        if asks_for_pause:
+            self.stop_reuse()
+        if asks_for_pause or self.is_full or self._queue:
+            self._node.send_now(self)
+        else:
+            self._node.send_soon(self)
+
+    # Reuse --------------------------------------------------------------------------------------
+
+    @property
+    def starts_count(self) -> bool:
+        """Whether the server needs to know of each start. Then no permit is reused."""
+        limit = self.limit
+        return self._is_reuse_stopped or bool(limit.delay or limit.rate or limit.adaptive)
+
+    def _may_reuse(self, now: float) -> bool:
+        """Whether a permit may go from one request to the next."""
+        is_free = not (self.starts_count or self._is_closing or self._failures.are_many)
+        # rule 18: nothing after the deadline
+        return is_free and (now < self.deadline or not self.is_expired(now))
+
+    def _window_end(self, now: float) -> float:
+        """The end of a reuse window that begins now. Where the site has permits to spare, all
+        windows end together, at multiples of their length, so that all returns go in one call.
+        """
+        window = self._node.turn
+        if window == 0:
+            return 0.0
+        return now + window if self.is_full else common_turn_end(now, window)
+
+    def _extend_windows(self, now: float) -> None:
+        """After a reply: permits may be reused for another window if the site has some to spare."""
+        if self.is_full or self._is_reuse_stopped:
+            self._return_spare()
+            return
+        window_end = self._window_end(now)
+        self._pool.until = window_end + self._node.turn
+        for permit in self._held:
+            permit._reuse_until = window_end
+
+    def on_window_end(self) -> None:
+        """A common reuse window is over. Return what was spare all the time, ask the server whether
+        the site still has permits to spare, and send how many requests wait now.
+        """
+        totals = self._totals
+        has_news = totals.granted + len(self._queue) != totals.requested + totals.suspended
+        unused = self._pool.end_turn()
+        if unused or has_news or (self._has_reused and not self.is_full):
+            totals.returned += unused
+            self._node.send_now(self)
+        if self._pool.permits:
+            self._node.send_at_window_end(self)
+        self._has_reused = False
+
+    def _keep(self, permits: int) -> None:
+        self._pool.permits += permits
+        self._node.send_at_window_end(self)
+
+    def _return_spare(self) -> None:
+        if permits := self._pool.empty():
+            self._totals.returned += permits
+            self._node.send_now(self)
+
+    def stop_reuse(self) -> None:
+        """Something has changed: reuse nothing until the server's next reply."""
+        self._is_reuse_stopped = True
+        for permit in self._held:
+            permit._reuse_until = 0.0
+        self._return_spare()
+
+    def close(self) -> None:
+        """Reuse nothing any more, and return all spare permits."""
+        self._is_closing = True
+        self._return_spare()
+
+    # Updates to the server ----------------------------------------------------------------------
+
+    def updates(self, now: float) -> list[Statement]:
+        """The updates for the next call: the present totals, and before them, word for word, all
+        those with feedback and without a reply, so that their feedback counts once.
+        """
+        self.expire_if_due(now)
+        if self._orphans or self.is_empty:  # rule 7: transfers of the old term
+            return []  # a lease begins when the last transfer of the one before has ended
+        totals = self._totals
+        eligible = self._eligible(now)
+        totals.seq += 1
+        totals.requested = totals.granted + eligible
+        totals.suspended = len(self._queue) - eligible
+        totals.started_sent = totals.started
+        if self.deadline == math.inf:  # rule 16: from the first sending
+            self.deadline = now + self._node.grace
+        update = self._update(now)
+        updates = [*self._unanswered, update]  # rule 14: until it is answered
+        if update.feedback:
+            self._unanswered.append(update)
+        return updates
+
+    def _eligible(self, now: float) -> int:
+        """How many of the waiting requests may be granted, as far as this node's own failures
+        allow.
+        """
+        waiting = len(self._queue)
+        if not self._failures.are_many:
+            return waiting
+        return min(waiting, max(0, self._failures.may_hold(now) - len(self._held)))
+
+    def _update(self, now: float) -> Statement:
+        totals = self._totals
+        first_held = next(iter(self._held), None)
+        first_waiting = next(iter(self.waiting), None)
+        feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
+        self._feedback.clear()
+        return Statement(
+            scope=self.scope,
+            limit=self.limit,
+            term=totals.lease_id,
+            seq=totals.seq,
+            asked=totals.requested,
+            returned=totals.returned,
+            believed=totals.granted,
+            started=totals.started,
+            pending=self._unstarted,
+            resting=totals.suspended,
+            held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
+            wait_age=max(0.0, now - first_waiting._asked_at) if first_waiting else 0.0,
+            start_age=max(0.0, now - totals.last_start) if totals.started else 0.0,
+            feedback=FeedbackSummary.of(feedback) if feedback else None,
+        )
+
+    # The server's replies -----------------------------------------------------------------------
+
+    def on_reply(self, reply: Reply, sent: float) -> None:
+        """Apply the server's reply to an update that was sent at the time `sent`. The guarantees
+        rest on the order of the steps.
+        """
+        now = self._node.now()
+        self.expire_if_due(now)  # rule 17: deadlines first
+        update = reply.statement
+        if update.term != self._totals.lease_id:  # rule 13: reply of another term
+            return
+        if reply.status != "ok":
+            self._on_rejected(reply)
+            return
+        # 1. The lease is renewed, and the update's feedback has arrived.
+        self.deadline = max(self.deadline, sent + self._node.grace)  # rule 16: from the sending
+        # rule 14: answered
+        self._unanswered = [other for other in self._unanswered if other.seq != update.seq]
+        # 2. A new pause stops reuse; the reply then decides whether permits may be reused again.
+        if reply.paused_at:
+            self._apply_pause(reply)
+        before, self.last_reply = self.last_reply, reply
+        self._is_reuse_stopped = reply.is_counted
+        if reply.answered_ago is not None:
+            self.last_success = max(self.last_success, sent - reply.answered_ago)
+        note_reply(self._node, before, reply)
+        # 3. Requests get what was granted.
+        self._take_grants(reply.granted, now)
+        self._send_start()  # some may have begun before it was known that starts are spaced
+        # 4. Only requests that still wait fail, or are notified that they wait.
+        if reply.down_for is not None:
+            self.on_down(reply.down_for)
+        if reply.walled_for is not None:
+            self.on_walled(reply.walled_for, reply.refused_by)
+        for permit in self._queue.pop_answered(update.seq):
+            self._note_wait(permit)
+        self._apply_own_failures(reply, now)
+        if reply.retry_in is not None and self._queue:
+            self._node.send_later(self, reply.retry_in)
+        self._extend_windows(now)
+        # 5. A lease that the server has closed is not used again.
+        if self._totals.is_closed_by(update) and not self._eligible(now):
+            self._begin_lease()
+
+    def _on_rejected(self, reply: Reply) -> None:
+        why = {"refused": NOT_READ, "unreadable": UNREADABLE}.get(reply.status, NOT_OURS)
+        self.lose_all(why, reply.term)
+        if reply.status == "refused":
+            note_unread(self._node, reply)
+        if reply.status in ("refused", "unreadable"):
+            self._node.send_later(self, RETRY_UNREAD_S)
+        else:
+            self._request_again()
+
+    def _apply_pause(self, reply: Reply) -> None:
+        paused_at, length = self._pause
+        if reply.paused_at > paused_at:  # its notification was lost, or comes later
+            self.on_pause(reply.paused_at, reply.pause_length)
+        elif reply.pause_length > length:
+            self._note_pause(paused_at, reply.pause_length)
+
+    def _take_grants(self, granted: int, now: float) -> None:
+        """Give granted permits to waiting requests. A surplus is kept where the site has permits to
+        spare, and returned where it has none.
+        """
+        new = granted - self._totals.granted
+        if new <= 0:
+            return  # a message or an earlier reply has granted them
+        self._totals.granted = granted
+        self._node.handover.note_granted(self.scope, granted)
+        window_end = self._window_end(now)
+        for _ in range(min(new, self._eligible(now))):
+            self._hand_out(self._queue.pop(), window_end, now)
+            new -= 1
+        # promise: nothing in hand at a full site
+        if new > 0 and self._may_reuse(now) and now < window_end and not self.is_full:
+            self._keep(new)
+            new = 0
+        self._totals.returned += new  # rule 11: surplus
+        if new > 0 or (self._queue and not self._totals.is_queued):
+            self._node.send_now(self)
+
+    def _apply_own_failures(self, reply: Reply, now: float) -> None:
+        """After failures, pause with all other nodes if the site responds to none; or alone."""
+        failures, feedback = self._failures, reply.statement.feedback
+        if not failures.are_many:
+            return
+        if reply.is_failing:
+            failures.end_pause()
+        elif feedback and feedback.failed and failures.is_in_question:
+            seconds = failures.begin_pause(now, self._node.backoff)
+            note_own_pause(self._node, self.scope, seconds, failures.in_a_row)
+        if not self._queue:
+            return
+        if now < failures.until < math.inf:
+            self._node.send_later(self, failures.until - now)
+        elif self._eligible(now) and not self._totals.is_queued:
+            self._node.send_now(self)
+
+    # Messages on the node's channel -------------------------------------------------------------
+
+    def on_granted(self, lease_id: int, granted: int) -> None:
+        """So many permits were granted under this lease so far."""
+        now = self._node.now()
+        self.expire_if_due(now)
+        # rule 13: message of another term
+        if lease_id == self._totals.lease_id and self.deadline < math.inf:
+            self._take_grants(granted, now)
+
+    def on_pause(self, paused_at: int, length: float) -> None:
+        """A pause of the site has begun, as it refused a request or asked for a pause. Times are in
+        milliseconds.
+        """
+        self._note_pause(paused_at, length)
+        self._forbid_starts()
+        self.stop_reuse()
+
+    def _note_pause(self, paused_at: int, length: float) -> None:
+        self._pause = paused_at, length
+        self._node.emit(PauseBegun, self.scope, paused_at, length)
+
+    def on_down(self, seconds: float) -> None:
+        """The site counts as down, after `seconds` without a response: fail waiting requests."""
+        text = f"is down: it has not responded for {seconds:.0f} s; one request at a time"
+        self._fail_waiting(HostDownError, text)
+
+    def on_walled(self, seconds: float, status: int) -> None:
+        """The site counts as walled, after `seconds` of nothing but refusals: fail waiting
+        requests.
+        """
+        text = f"is walled. {refusals_text(seconds, status)}; one request after each pause"
+        self._fail_waiting(SiteWalledError, text)
+
+    def _fail_waiting(self, kind: type[HostDownError], text: str) -> None:
+        waiting = self._queue.clear()
+        for permit in waiting:
+            self._node.emit(FailedAtOnce, permit)
+            permit._refuse(kind(f"{self.scope} {text} tries it again"))
+        if waiting:
+            self._node.send_now(self)
+
+    # The end of a lease -------------------------------------------------------------------------
+
+    def expire_if_due(self, now: float) -> None:
+        """At the deadline all permits are lost. Called before any message is applied or sent."""
+        if now >= self.deadline and self.is_expired(now):
+            self.lose_all(NOT_RENEWED)
+            self._request_again()
+
+    def is_expired(self, now: float) -> bool:
+        """Whether the lease may be over, also if the keeper has renewed it."""
+        if now >= self.deadline:
+            kept_until = self._node.handover.kept_until(self.scope, self._totals.lease_id)
+            self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
+        return now >= self.deadline
+
+    def lose_all(self, why: str, above: int = 0) -> None:
+        """The lease is over, or may be: cancel all transfers that can be, and begin a new lease."""
+        lost = list(self._held)
+        self._held.clear()
+        self._unstarted = 0
+        self._orphans.update(lost)
+        self._begin_lease(above)
+        for permit in lost:
+            stopped = ", so its work was stopped" if permit._watchers else ""
+            permit._lose(f"the permit for {self.scope!r} {why}{stopped}")
+        for permit in lost:
+            note_loss(self._node, permit, why)
+
+    def fail(self, error: Exception) -> None:
+        """An update of this scope cannot be sent: fail its waiting requests with this error, and
+        lose all permits.
+        """
+        note_unsendable(self._node, error)
+        for permit in self._queue.clear():
+            permit._refuse(error)
+        self.lose_all(NOT_SENT)
+
+    def on_new_epoch(self) -> None:
+        """The server is in another epoch: claim all held permits, under a new lease, in the next
+        update. The old deadline holds until the claim is answered.
+        """
+        deadline = self.deadline
+        self._begin_lease()
+        if self._held:
+            self._totals.granted = len(self._held)  # rule 3: claims
+            self.deadline = deadline  # rule 4: old deadline
+        self.stop_reuse()
+
+    def _begin_lease(self, above: int = 0) -> None:
+        """Begin a new lease: nothing of the old one counts in it."""
+        self._totals = LeaseTotals(self._node.new_lease_id(above))  # rule 5: new term
+        self._pool.empty()
+        self._feedback.clear()
+        self._unanswered.clear()
+        self._queue.ask_anew()
+        self._failures.end_question()
+        self.deadline = math.inf
+
+    def _request_again(self) -> None:
+        """Request permits under the new lease, once all transfers of the old one have ended."""
+        if self._queue and not self._orphans:
+            self._node.send_now(self)
+
+    # For the node -------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> Collection[Permit]:
+        """Permits held by requests, the oldest first."""
+        return self._held.keys()
+
+    @property
+    def waiting(self) -> Collection[Permit]:
+        """Permits of waiting requests, the oldest first."""
+        return self._queue.permits
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the site had no permit to spare at the last reply."""
+        return self.last_reply is not None and self.last_reply.available <= 0
+
+    @property
+    def is_walled(self) -> bool:
+        """Whether the site has refused all requests for long, by the last reply."""
+        return self.last_reply is not None and self.last_reply.walled_for is not None
+
+    @property
+    def pause_end(self) -> float:
+        """When the site's last pause ends, in seconds by the server's clock."""
+        return sum(self._pause) / 1000
+
+    @property
+    def waits_to_report(self) -> bool:
+        """Whether a request has begun since the last update."""
+        return self._totals.started > self._totals.started_sent
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to be sent to the server or reported to a request."""
+        is_open = self.deadline < math.inf
+        return not (is_open or self._held or self._queue or self._orphans)
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether it is empty, and has no failures to remember."""
+        if not self.is_empty:
+            return False
+        failures = self._failures
+        if self._is_closing or not failures.in_a_row:
+            return True
+        return self._node.now() >= failures.failed_at + self._node.backoff.most
