@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semaphore_middleware.addon import SemaphoreAddon
-    from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit, PermitSet
     from semaphore_middleware.core.semaphore import FairSemaphore
     from semaphore_middleware.core.sync import SyncSemaphore
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.model.inspection import Inspection, Member, ServerState
     from semaphore_middleware.model.limits import Limit, LimitDict
     from semaphore_middleware.model.rules import Rule
+    from semaphore_middleware.operators.admin import Admin
     from semaphore_middleware.shared_crawl.scheduler import Scheduler
 
 __all__ = [
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _MODULES = {  # of all names but the errors
-    "Admin": "core.admin",
+    "Admin": "operators.admin",
     "Backoff": "model.feedback",
     "FairSemaphore": "core.semaphore",
     "Inspection": "model.inspection",

@@ -30,7 +30,7 @@ from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 pytest.register_assert_rewrite("tests.support.crawls")
 
-ROOMS_ON_REACTOR = {"shared_crawl", "scrapy", "telemetry", "console"}
+ROOMS_ON_REACTOR = {"shared_crawl", "scrapy", "observers", "console"}
 """Folders of tests whose coroutines run on the reactor's loop, as Scrapy's do."""
 
 # On a busy machine anything may take long.

@@ -39,7 +39,7 @@ KEPT_OUT = {  # each is imported beside those before it
     "semaphore_middleware": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
     "semaphore_middleware.shared_crawl": ("scrapy", "twisted", "redis", "aiohttp", "rich"),
     # Scrapy imports the one for each of its commands, the other at the start of each crawl.
-    "semaphore_middleware.commands.verbs": ("redis", "aiohttp", "rich"),
+    "semaphore_middleware.operators.verbs": ("redis", "aiohttp", "rich"),
     "semaphore_middleware.shared_crawl.frontier": ("redis", "aiohttp", "rich"),
     "semaphore_middleware.addon": ("redis.asyncio", "aiohttp", "rich", "tldextract"),
     "semaphore_middleware.scrapy.crawl": ("prometheus_client",),

@@ -17,6 +17,8 @@ FILES = (
     "semaphore_middleware/link/lua/**/*.lua",
     "semaphore_middleware/core/lua/**/*.lua",
     "semaphore_middleware/model/*.py",
+    "semaphore_middleware/operators/admin.py",
+    "semaphore_middleware/operators/lua/*.lua",
     "semaphore_middleware/scrapy/*.py",
     "semaphore_middleware/shared_crawl/*.py",
     "semaphore_middleware/shared_crawl/lua/**/*.lua",

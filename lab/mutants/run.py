@@ -36,6 +36,7 @@ WORLDS = {
     "core": "semaphore",
     "link": "semaphore",
     "model": "semaphore",
+    "operators": "semaphore",
     "shared_crawl": "shared_crawl",
 }
 """Which simulation runs a room."""

@@ -21,7 +21,6 @@ from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, WALL_S, Fault,
 from lab.simulation.server import Server
 from lab.simulation.sites import Meter, Wall
 from lab.simulation.world import BEGIN_S, Host, World
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.calls import pack_begin
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import (
@@ -47,6 +46,7 @@ from semaphore_middleware.link.location import Server as Location
 from semaphore_middleware.link.scripts import sha1_of
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import order_of
+from semaphore_middleware.operators.admin import Admin
 
 URL = "redis://simulated"
 KEYS = Keys("semaphore")

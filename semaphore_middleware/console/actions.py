@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from semaphore_middleware.commands.snapshot import check_name
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.snapshot import check_name
 
 
 async def act(admin: Admin, body: bytes) -> None:

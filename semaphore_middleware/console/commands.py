@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.verbs import (
+from semaphore_middleware.model.validation import check_integer
+from semaphore_middleware.operators.verbs import (
     CommandError,
     Status,
     Verb,
     admin_of,
     check_installed,
 )
-from semaphore_middleware.model.validation import check_integer
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner, BaseSite

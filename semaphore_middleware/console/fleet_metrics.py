@@ -10,13 +10,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from semaphore_middleware.commands.snapshot import Snapshot
 from semaphore_middleware.console.node_metrics import OTHERS, PREFIX, ScopeLabels, scope_label
 from semaphore_middleware.console.poller import new_starts
 from semaphore_middleware.console.sections import Section
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.reasons import REASONS
+from semaphore_middleware.operators.snapshot import Snapshot
 
 NAMED_NODES_MAX = 100  # the busiest
 STATES = "1 for the state of a scope; of others: how many. open, idle; " + " ".join(

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from semaphore_middleware.commands.snapshot import Snapshot
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 

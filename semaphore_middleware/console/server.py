@@ -16,16 +16,16 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from semaphore_middleware.commands.snapshot import EMPTY
 from semaphore_middleware.console.actions import act
 from semaphore_middleware.console.auth import HEAD_TIMEOUT_S, Auth
 from semaphore_middleware.console.fleet_metrics import ClusterMetrics
 from semaphore_middleware.console.poller import LastHour, Poller, snapshots
 from semaphore_middleware.console.sections import Section
 from semaphore_middleware.console.view import show, show_section
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
 from semaphore_middleware.model.options import prefix_named
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.snapshot import EMPTY
 
 logger = logging.getLogger(__name__)
 

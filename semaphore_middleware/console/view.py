@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from semaphore_middleware.commands.snapshot import (
+from semaphore_middleware.operators.snapshot import (
     Choice,
     Snapshot,
     node_as_json,

@@ -5,7 +5,6 @@ No raw reply travels further than this file.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -26,9 +25,8 @@ from semaphore_middleware.link.lease import STEP
 from semaphore_middleware.link.text import decoded
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection, JobShare, Member, ServerState
-from semaphore_middleware.model.limits import PARTS, Limit
+from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import Reason
-from semaphore_middleware.model.rules import LoggedChange, Rule
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.model.wire import Wire
 
@@ -244,30 +242,3 @@ def read_inspection(scope: str, reply: tuple[bytes, bytes, Sequence[Any]]) -> In
 def _read_member(node: bytes, job: bytes, packed: bytes) -> Member:
     asks_for = Limit.unpack(*_LIMIT.unpack_from(packed, MEMBER.size))
     return Member(decoded(node), asks_for=asks_for, job=decoded(job), **MEMBER.fields(packed))
-
-
-# Rules ------------------------------------------------------------------------------------------
-
-
-def pack_parts(parts: Mapping[str, Any]) -> bytes:
-    """Parts of a rule as the server keeps them: a JSON object."""
-    return json.dumps(parts, default=str).encode()
-
-
-def read_rule(name: str, text: bytes) -> Rule | None:
-    """The rule for one name; None: the text is no JSON object, and the server ignores it."""
-    try:
-        read = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(read, dict):
-        return None
-    limit = {part.name: part.type(read[part.name]) for part in PARTS if part.name in read}
-    return Rule(name, read.get("by", ""), limit, read.get("paused"))
-
-
-def read_change(text: bytes) -> LoggedChange:
-    """An entry of the log of what operators have set."""
-    at, _, rest = text.decode("utf-8", "replace").partition(" ")
-    name, _, rule = rest.rpartition("\n")  # JSON has none, a name from elsewhere may
-    return LoggedChange(int(at) / 1000, name, json.loads(rule) if rule else {})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.link.scripts import Call, batches, run_scripts
 from semaphore_middleware.model.rules import LoggedChange
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.report.history import History, Minute, ObeyedFile, Pause
 from semaphore_middleware.report.keys import HistoryKeys
 from semaphore_middleware.report.records import MINUTE, PAUSE

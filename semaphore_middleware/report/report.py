@@ -11,18 +11,18 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.commands.formatting import rule_words
-from semaphore_middleware.commands.verbs import (
+from semaphore_middleware.model.hosts import clean, scope_name
+from semaphore_middleware.model.limits import BY_NAME, LIMITLESS
+from semaphore_middleware.model.rules import LoggedChange, Rule
+from semaphore_middleware.model.validation import parse_period
+from semaphore_middleware.operators.formatting import rule_words
+from semaphore_middleware.operators.verbs import (
     CommandError,
     Status,
     Verb,
     check_installed,
     do_with_admin,
 )
-from semaphore_middleware.model.hosts import clean, scope_name
-from semaphore_middleware.model.limits import BY_NAME, LIMITLESS
-from semaphore_middleware.model.rules import LoggedChange, Rule
-from semaphore_middleware.model.validation import parse_period
 from semaphore_middleware.report.history import CLASSES, History, Minute, ObeyedFile, Pause
 from semaphore_middleware.report.reader import read_history
 
@@ -139,7 +139,7 @@ def figures_of(part: Minute) -> list[str]:
 
 def _show(history: History) -> None:
     check_installed("rich", " (report --json does not)")
-    from semaphore_middleware.commands.tables import Column, Output, table
+    from semaphore_middleware.operators.tables import Column, Output, table
 
     rows = [[_hour(hour), *figures_of(hour)] for hour in history.hours()]
     rows.append(["sum", *figures_of(history.sum())])

@@ -17,6 +17,8 @@ from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.link import embedded
 from semaphore_middleware.link.environment import default_node
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.observers.stats import SemaphoreStats
+from semaphore_middleware.operators.long_waits import PERSONS_WAIT_S, StricterLimits
 from semaphore_middleware.scrapy.downloads import Downloads
 from semaphore_middleware.scrapy.engine import (
     Engine,
@@ -28,8 +30,6 @@ from semaphore_middleware.scrapy.engine import (
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.versions import close_opened
-from semaphore_middleware.telemetry.long_waits import PERSONS_WAIT_S, StricterLimits
-from semaphore_middleware.telemetry.stats import SemaphoreStats
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -100,7 +100,7 @@ class Crawl:
         stats = SemaphoreStats(lambda: self._crawler.stats)
         observers: list[Observer] = [stats, StricterLimits()]
         with suppress(ImportError):  # without opentelemetry-api
-            from semaphore_middleware.telemetry.spans import WaitSpans
+            from semaphore_middleware.observers.spans import WaitSpans
 
             observers.append(WaitSpans())
         return observers

@@ -13,8 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from semaphore_middleware.commands.formatting import NOTHING, count
-from semaphore_middleware.commands.verbs import (
+from semaphore_middleware.link.text import time_of
+from semaphore_middleware.model.hosts import clean
+from semaphore_middleware.model.inspection import Inspection, refusals_text
+from semaphore_middleware.operators.formatting import NOTHING, count
+from semaphore_middleware.operators.verbs import (
     CommandError,
     Status,
     Verb,
@@ -23,9 +26,6 @@ from semaphore_middleware.commands.verbs import (
     check_installed,
     confirmed,
 )
-from semaphore_middleware.link.text import time_of
-from semaphore_middleware.model.hosts import clean
-from semaphore_middleware.model.inspection import Inspection, refusals_text
 from semaphore_middleware.shared_crawl.client import (
     CrawlLostError,
     Ending,
@@ -178,7 +178,7 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
 
 
 def _print_table(found: Mapping[str, Counts]) -> None:
-    from semaphore_middleware.commands.tables import Column, Output, name, table
+    from semaphore_middleware.operators.tables import Column, Output, name, table
 
     def size(title: str) -> Column[tuple[str, Counts]]:
         return Column(title, lambda row: str(getattr(row[1], title.replace(" ", "_"))))
@@ -192,7 +192,7 @@ def _print_table(found: Mapping[str, Counts]) -> None:
 
 
 def _print_details(crawl: str, details: _Details) -> None:
-    from semaphore_middleware.commands.tables import Column, Output, name, table
+    from semaphore_middleware.operators.tables import Column, Output, name, table
 
     if details.taken_by:
         print()

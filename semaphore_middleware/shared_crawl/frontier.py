@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semaphore_middleware.commands.verbs import VerbCommand
+from semaphore_middleware.operators.verbs import VerbCommand
 
 # Scrapy imports this module for each of its own commands, so what verbs need is imported later.
 

@@ -19,7 +19,7 @@ from semaphore_middleware.console import server as server_of_pages
 from semaphore_middleware.console.auth import Auth
 from semaphore_middleware.console.sections import load_sections
 from semaphore_middleware.console.server import make_runner
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.operators.admin import Admin
 from tests.support.browser import Browser, Chromium, browsing
 from tests.support.nodes import until_waiting
 from tests.support.servers import RedisServer

@@ -9,11 +9,11 @@ import time
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.commands.snapshot import scope_id
 from semaphore_middleware.console import poller
 from semaphore_middleware.console import server as web
 from semaphore_middleware.console.server import TYPES
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.snapshot import scope_id
 from tests.console.pages import TOKEN, Served, fill, serving, survey_at_each_visit
 from tests.support.nodes import calls_of, eventually
 from tests.support.paths import PACKAGE

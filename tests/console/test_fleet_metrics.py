@@ -8,11 +8,11 @@ import math
 import pytest
 
 from semaphore_middleware import FairSemaphore, ServerUnreachableError
-from semaphore_middleware.commands.snapshot import Snapshot
 from semaphore_middleware.console import node_metrics as metrics
 from semaphore_middleware.console import poller
 from semaphore_middleware.console import server as web
 from semaphore_middleware.console.fleet_metrics import ClusterMetrics
+from semaphore_middleware.operators.snapshot import Snapshot
 from semaphore_middleware.shared_crawl.counts import Counts
 from semaphore_middleware.shared_crawl.crawls import Crawls
 from tests.console.pages import Served, serving, survey_at_each_visit

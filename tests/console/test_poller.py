@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semaphore_middleware.commands.snapshot import Snapshot
 from semaphore_middleware.console.poller import WINDOW, StartsMeter
 from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.operators.snapshot import Snapshot
 
 
 def counted(**started: int) -> list[Inspection]:

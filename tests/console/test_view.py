@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Inspection, Member, Rule, ServerState
-from semaphore_middleware.commands.snapshot import Snapshot, scope_id
 from semaphore_middleware.console.view import MAX_NODES, MAX_ROWS, show, show_section
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.reasons import BY_NAME
+from semaphore_middleware.operators.snapshot import Snapshot, scope_id
 
 
 def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection:

@@ -4,7 +4,7 @@ import re
 from itertools import count
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.operators.admin import Admin
 from tests.core.test_epoch import evict_all
 from tests.support.nodes import KEYS, Caller, Outside, refusal
 from tests.support.restricted import NOT_IN_SCRIPTS, Restricted

@@ -15,9 +15,9 @@ import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.link import location
 from semaphore_middleware.model.settings import SETTINGS, Derived
+from semaphore_middleware.observers.stats import ScopeCount
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings
-from semaphore_middleware.telemetry.stats import ScopeCount
 from tests.docs.pages import PATHS, Block, anchors, blocks, links, name_of, page
 from tests.support.nodes import Loop
 from tests.support.paths import REPOSITORY, SOURCES

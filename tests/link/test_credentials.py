@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, SyncSemaphore
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.shared_crawl.crawls import Crawls
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Log

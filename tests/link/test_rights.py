@@ -10,9 +10,10 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit, SemaphoreError, ServerRefusedError
 from semaphore_middleware.core import scripts
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.link.rights import commands_in as named_in
 from semaphore_middleware.link.scripts import Script
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET
 from semaphore_middleware.report.reader import read_history
 from semaphore_middleware.report.scripts import NOTE_HISTORY, NOTE_ROBOTSTXT, READ_HISTORY
 from semaphore_middleware.shared_crawl.client import NODES_SCRIPTS, SCRIPTS
@@ -81,7 +82,7 @@ def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
     assert allowed("node") == FOR_NODES | CACHING | of_nodes
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | SHARED
     assert allowed("crawler") == allowed("node") | SHARED
-    changes = (scripts.BEGIN_EPOCH, scripts.EVICT, scripts.CHANGE_RULE, scripts.FORGET)
+    changes = (scripts.BEGIN_EPOCH, EVICT, CHANGE_RULE, FORGET)
     of_operators = commands_in(scripts.INSPECT, READ_HISTORY, *changes)
     assert allowed("operator") == ATTACHING | {"evalsha_ro", "scan", "zscan"} | of_operators
 

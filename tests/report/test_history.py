@@ -6,8 +6,8 @@ import json
 import time
 
 from semaphore_middleware import FairSemaphore, Limit
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.report.diary import Batch, PauseNote, Tally
 from semaphore_middleware.report.history import Pause
 from semaphore_middleware.report.keys import HistoryKeys

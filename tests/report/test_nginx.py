@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.report.history import CLASSES
 from semaphore_middleware.report.reader import read_history
 from tests.support.crawls import ADD_ON, Crawl, scrapy, within

@@ -8,8 +8,8 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.report.reader import read_history
 from tests.support.crawls import Crawl, Log, pages
 from tests.support.servers import RedisServer, free_port

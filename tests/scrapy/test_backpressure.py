@@ -10,9 +10,9 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.observers import stats
 from semaphore_middleware.scrapy import admission, downloads
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
-from semaphore_middleware.telemetry import stats
 from tests.support.crawls import (
     Crawl,
     Patch,

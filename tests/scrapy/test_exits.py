@@ -15,9 +15,9 @@ from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.report.reader import read_history
 from semaphore_middleware.scrapy import closing, downloads
 from semaphore_middleware.scrapy.crawl import crawl_of

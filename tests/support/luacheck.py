@@ -15,6 +15,7 @@ from pathlib import Path
 import semaphore_middleware.report.scripts
 from semaphore_middleware.core import scripts as core_scripts
 from semaphore_middleware.link import scripts
+from semaphore_middleware.operators import scripts as operators_scripts
 from semaphore_middleware.shared_crawl import client
 from tests.support.paths import PACKAGE
 
@@ -29,7 +30,7 @@ OPTIONS = (
 
 
 def assembled() -> dict[str, str]:
-    modules = (scripts, core_scripts, semaphore_middleware.report.scripts)
+    modules = (scripts, core_scripts, operators_scripts, semaphore_middleware.report.scripts)
     known = [
         each
         for module in modules

@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import pytest
 
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.calls import Recovery, Store
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.protocol import Reply, Statement
@@ -24,6 +23,7 @@ from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.operators.admin import Admin
 from tests.support import scopes
 from tests.support.proxy import SocketProxy
 from tests.support.scopes import Look, edit, look, name_of

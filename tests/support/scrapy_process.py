@@ -37,7 +37,7 @@ from tests.support.times import TIMEOUT_S
 
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
 NOT_PRELOADED = (
-    *("semaphore_middleware.clients", "semaphore_middleware.commands"),
+    *("semaphore_middleware.clients", "semaphore_middleware.operators"),
     *("semaphore_middleware.console", "semaphore_middleware.report"),
     *("semaphore_middleware.shared_crawl.commands", "scrapy.__main__"),
     "scrapy.core.downloader.handlers._httpx",
@@ -211,7 +211,7 @@ def _preload() -> None:
                 if not module.name.startswith(NOT_PRELOADED):
                     with suppress(ImportError):  # an extra that is not installed
                         import_module(module.name)
-    import_module("semaphore_middleware.commands.verbs")
+    import_module("semaphore_middleware.operators.verbs")
     assert "twisted.internet.reactor" not in sys.modules, "each process chooses its own"
     gc.collect()
     gc.freeze()  # else each process copies all of it, when it collects garbage and when it ends

@@ -2,8 +2,8 @@
 -- and the limits of nodes that have no open account any more.
 -- KEYS: epoch, rules, index, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
-@include(shared/scopes)
-@include(shared/promote)
+@include(semaphore_middleware.core:shared/scopes)
+@include(semaphore_middleware.core:shared/promote)
 
 local scope = read_scope(KEYS[4], KEYS[5], read_fields(KEYS[4]))
 local learned = scope.learned

@@ -12,8 +12,8 @@ from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permi
 from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.model.reasons import BY_NAME, REASONS
-from semaphore_middleware.telemetry import long_waits
-from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits, explanation
+from semaphore_middleware.operators import long_waits
+from semaphore_middleware.operators.long_waits import LongWaits, StricterLimits, explanation
 from tests.support.crawls import Crawl, Log, Patch, pages, set_options, waiting
 from tests.support.nodes import Caller, Outside, Recorder, eventually
 from tests.support.servers import RedisServer

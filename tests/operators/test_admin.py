@@ -37,7 +37,7 @@ async def test_a_server_that_is_mute_is_waited_for_for_so_long(monkeypatch: Patc
         with monkeypatch.context() as patch:
             with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
                 await node.admin.inspect(HOST)
-            patch.setattr("semaphore_middleware.core.admin.CALL_TIMEOUT_S", 0.1)
+            patch.setattr("semaphore_middleware.operators.admin.CALL_TIMEOUT_S", 0.1)
             with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.1 s"):
                 await node.admin.inspect(HOST)
         await asyncio.sleep(1.0)

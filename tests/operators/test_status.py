@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.link.environment import URL_NAMES
+from semaphore_middleware.operators.admin import Admin
 from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
-from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
 from semaphore_middleware.model.inspection import ServerState
+from semaphore_middleware.operators.admin import SCOPES_PER_CALL, Admin
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
 from tests.support.nodes import Caller, Outside, until_waiting
 from tests.support.servers import RedisServer

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from semaphore_middleware.commands.snapshot import Snapshot
 from semaphore_middleware.model.inspection import Inspection, JobShare, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.operators.snapshot import Snapshot
 from tests.support.cli import OldCaller, semaphore
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer

@@ -3,8 +3,8 @@
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: how many permits it held, and how many requests of it waited.
 
-@include(shared/scopes)
-@include(shared/promote)
+@include(semaphore_middleware.core:shared/scopes)
+@include(semaphore_middleware.core:shared/promote)
 
 local held, waiting = 0, 0
 

@@ -24,7 +24,7 @@ from semaphore_middleware.model.validation import did_you_mean
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.operators.admin import Admin
 
 T = TypeVar("T")
 
@@ -91,8 +91,8 @@ def admin_of(settings: BaseSettings) -> Admin:
 
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
-    from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.model.settings import value_of
+    from semaphore_middleware.operators.admin import Admin
 
     url, url_from = address_of(settings)
     return Admin(

@@ -14,8 +14,8 @@ import pytest
 from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.commands.verbs import SemaphoreCommand, Verb
 from semaphore_middleware.link import embedded
+from semaphore_middleware.operators.verbs import SemaphoreCommand, Verb
 from tests.support.cli import SITE, semaphore, semaphore_process, terminal, three_nodes
 from tests.support.crawls import Patch
 from tests.support.nodes import Outside, eventually
@@ -245,7 +245,7 @@ def test_output_without_a_character_is_no_error(monkeypatch: Patch, encoding: st
     ran.settings = Settings()
     monkeypatch.setattr("scrapy.utils.log.configure_logging", lambda _: None)
     verb = Verb("write", lambda *_: sys.stdout.write("limit ∞") and 0)
-    monkeypatch.setattr("semaphore_middleware.commands.verbs._load", lambda _: verb)
+    monkeypatch.setattr("semaphore_middleware.operators.verbs._load", lambda _: verb)
     monkeypatch.setattr(sys, "stdout", out)
     ran.run(["limit"], Namespace(asks_for_help=False, set=[]))
     assert ran.exitcode == 0

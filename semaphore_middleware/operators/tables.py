@@ -20,7 +20,12 @@ from rich.console import (
 from rich.table import Table
 from rich.text import Text
 
-from semaphore_middleware.commands.formatting import (
+from semaphore_middleware.link.text import time_of
+from semaphore_middleware.model.hosts import clean
+from semaphore_middleware.model.inspection import Inspection, JobShare, Member
+from semaphore_middleware.model.limits import limit_word
+from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.operators.formatting import (
     NOTHING,
     count,
     held_of,
@@ -31,12 +36,7 @@ from semaphore_middleware.commands.formatting import (
     time_or_nothing,
     who,
 )
-from semaphore_middleware.commands.snapshot import NodeRow, Snapshot
-from semaphore_middleware.link.text import time_of
-from semaphore_middleware.model.hosts import clean
-from semaphore_middleware.model.inspection import Inspection, JobShare, Member
-from semaphore_middleware.model.limits import limit_word
-from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.operators.snapshot import NodeRow, Snapshot
 
 T_contra = TypeVar("T_contra", contravariant=True)
 SHORTEST_NAME = 16  # characters, however little room there is

@@ -8,22 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.commands.formatting import (
-    count,
-    held_of,
-    names_of,
-    rule_words,
-)
-from semaphore_middleware.commands.snapshot import NodeRow, Snapshot, check_name, look_at
-from semaphore_middleware.commands.verbs import (
-    CommandError,
-    Status,
-    Verb,
-    admin_of,
-    confirmed,
-    do_with_admin,
-)
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, parse_name
@@ -31,6 +15,22 @@ from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import NONE, PARTS
 from semaphore_middleware.model.settings import value_of
 from semaphore_middleware.model.validation import check_integer
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.formatting import (
+    count,
+    held_of,
+    names_of,
+    rule_words,
+)
+from semaphore_middleware.operators.snapshot import NodeRow, Snapshot, check_name, look_at
+from semaphore_middleware.operators.verbs import (
+    CommandError,
+    Status,
+    Verb,
+    admin_of,
+    confirmed,
+    do_with_admin,
+)
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

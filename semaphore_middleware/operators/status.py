@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.snapshot import ORDERS, Choice, Snapshot, look_at
-from semaphore_middleware.commands.verbs import CommandError, Verb, admin_of, check_installed
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.validation import check_choice, check_integer
+from semaphore_middleware.operators.snapshot import ORDERS, Choice, Snapshot, look_at
+from semaphore_middleware.operators.verbs import CommandError, Verb, admin_of, check_installed
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -72,13 +72,13 @@ class View:
             chosen = snapshot.chosen(self._choice)
             print(json.dumps(chosen.as_json(), indent=2), flush=True)
         else:
-            from semaphore_middleware.commands.tables import Output
+            from semaphore_middleware.operators.tables import Output
 
             Output().print(self.tables(snapshot))
 
     def tables(self, snapshot: Snapshot, top: int | None = None) -> Group:
         """The tables, of at most `top` rows unless the options set another number."""
-        from semaphore_middleware.commands.tables import tables_of
+        from semaphore_middleware.operators.tables import tables_of
 
         chosen = snapshot.chosen(replace(self._choice, top=self._choice.top or top))
         where = f"{self.admin.server}, prefix {self.admin.prefix!r}"
@@ -132,7 +132,7 @@ def _live() -> AbstractContextManager[Live | None]:
     """The redrawn part of the terminal; None if the output cannot be redrawn."""
     from rich.live import Live
 
-    from semaphore_middleware.commands.tables import Output
+    from semaphore_middleware.operators.tables import Output
 
     out = Output()
     can_redraw = out.is_terminal and not out.is_dumb_terminal

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from semaphore_middleware.commands import formatting
-from semaphore_middleware.commands.snapshot import Snapshot
-from semaphore_middleware.commands.tables import Column, Output, table, tables_of
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.reasons import BY_NAME
+from semaphore_middleware.operators import formatting
+from semaphore_middleware.operators.snapshot import Snapshot
+from semaphore_middleware.operators.tables import Column, Output, table, tables_of
 
 WAIT = "The server is new, or may have lost its data. Nothing starts for another 9.2 s."
 

@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha1
 from typing import Any, Self, TypeVar
 
-from semaphore_middleware.commands.formatting import who
-from semaphore_middleware.commands.verbs import CommandError, Status
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import (
@@ -23,6 +20,9 @@ from semaphore_middleware.model.inspection import Inspection, Member, ServerStat
 from semaphore_middleware.model.limits import LIMITLESS, PARTS
 from semaphore_middleware.model.reasons import BY_NAME
 from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.formatting import who
+from semaphore_middleware.operators.verbs import CommandError, Status
 
 FURTHER = PARTS[1:]  # of a limit, besides the concurrency
 NAMED_NODES_MAX = 10  # that ask for a stricter limit at a scope
