@@ -318,3 +318,4 @@ class Subscription:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._link.close()  # it was open already if its server was still being compared

@@ -159,18 +159,23 @@ class Server:
         all masters. Each is closed before the next one.
         """
         connection = await self.connect()
-        others: list[Address] = []
-        if self.is_cluster:
-            _, masters = await self._cluster.find()
-            others = [address for address in masters if address != connection.address]
+        others: list[Address] | None = None
         while True:
             try:
+                if others is None:
+                    others = await self._masters_beside(connection)
                 yield connection
             finally:
                 await connection.close()
             if not others:
                 return
             connection = await self._connect_to_node(others.pop())
+
+    async def _masters_beside(self, connection: Connection) -> list[Address]:
+        if not self.is_cluster:
+            return []
+        _, masters = await self._cluster.find()
+        return [address for address in masters if address != connection.address]
 
     async def _connect_to_node(self, address: Address) -> Connection:
         target = Target(address, f"{self} at {address}", self._parts.database, was_found=True)

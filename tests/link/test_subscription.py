@@ -1,5 +1,6 @@
 """Messages come, or the subscription is made anew, and somebody is told."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from lab.simulation.network import CALM, Weather
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.link.connection import Connection
+from semaphore_middleware.link.link import Link, Subscription
 from semaphore_middleware.link.location import Server
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import calls_of, eventually
@@ -51,3 +53,20 @@ async def test_a_subscription_that_brings_no_message_is_made_anew_and_said(
         await eventually(lambda: "Reached" in caplog.text)
         async with semaphore.permit("s", 1):
             pass
+
+
+async def test_one_that_ends_while_servers_are_compared_keeps_no_connection(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
+    async def compare(_: Link, connection: Connection) -> None:
+        compared.append(connection)
+        await asyncio.Event().wait()
+
+    compared: list[Connection] = []
+    monkeypatch.setattr(Link, "compare", compare)
+    link = Link(Server(server.url, ENDLESS_S))
+    subscription = Subscription(link, [b"channel"], ENDLESS_S, lambda _: None, "nothing comes")
+    subscription.start()
+    await eventually(lambda: compared)
+    await subscription.close()
+    assert not compared[0].is_open
