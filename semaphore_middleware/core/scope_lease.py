@@ -115,6 +115,8 @@ class ScopeLease:
         """When the lease may be over, on the loop's clock; infinite until its first update."""
         self.last_reply: Reply | None = None
         """The server's last reply to an update, if it accepted the update; of any lease."""
+        self.is_full = False
+        """Whether the site had no permit to spare at that reply."""
         self.last_success = -math.inf
         """When the newest request known to have succeeded began, on any node."""
         self._node = node
@@ -132,7 +134,6 @@ class ScopeLease:
         # What forbids reuse.
         self._is_closing = False
         self._is_reuse_stopped = False  # by the last reply, or by something since
-        self._has_reused = False  # since the last common window
         self._failures = Failures()
         self._pause = 0, 0.0  # the site's last one: its begin, on the server's clock; its length
 
@@ -207,13 +208,13 @@ class ScopeLease:
         """Give a permit to its request."""
         self._held[permit] = None
         self._unstarted += 1
-        if is_reused and not self._has_reused:
-            self._has_reused = True
+        if is_reused and not self._pool.has_reused:
+            self._pool.has_reused = True
             self._node.send_at_window_end(self)
         permit._reuse_until = window_end
         permit._grant(now)
-        limit = self.last_reply.limit if self.last_reply else None
-        self._node.emit(PermitGranted, permit, limit, is_reused)
+        last = self.last_reply
+        self._node.emit(PermitGranted, permit, last.limit if last else None, is_reused)
 
     def start(self, permit: Permit) -> None:
         """The request with this permit begins."""
@@ -226,9 +227,9 @@ class ScopeLease:
 
     def _send_start(self) -> None:
         """Where starts are spaced, the server must know of one before the next is due."""
-        interval = self.last_reply.gap if self.last_reply else None
-        if interval is not None and self.waits_to_report:
-            within = interval / 2 if interval >= SHORT_INTERVAL_S else 0.0
+        last = self.last_reply
+        if last and last.gap is not None and self.waits_to_report:
+            within = last.gap / 2 if last.gap >= SHORT_INTERVAL_S else 0.0
             self._node.send_by(self, within)  # rule 21: in time
 
     def note_response(self, status: int, size: int) -> None:
@@ -287,8 +288,8 @@ class ScopeLease:
             # its other ones, as those of the refused request are reused.
             self._forbid_starts()
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
-        wants_all = self.last_reply is not None and self.last_reply.wants_feedback
-        if is_news or permit.limit.adaptive or wants_all:
+        last = self.last_reply
+        if is_news or permit.limit.adaptive or (last and last.wants_feedback):
             self._feedback.append((outcome, permit.granted_at))
             return True
         return False
@@ -348,13 +349,12 @@ class ScopeLease:
         """
         totals = self._totals
         has_news = totals.granted + len(self._queue) != totals.requested + totals.suspended
-        unused = self._pool.end_turn()
-        if unused or has_news or (self._has_reused and not self.is_full):
+        has_reused, unused = self._pool.has_reused, self._pool.end_turn()
+        if unused or has_news or (has_reused and not self.is_full):
             totals.returned += unused
             self._node.send_now(self)
         if self._pool.permits:
             self._node.send_at_window_end(self)
-        self._has_reused = False
 
     def _keep(self, permits: int) -> None:
         self._pool.permits += permits
@@ -454,6 +454,7 @@ class ScopeLease:
         if reply.paused_at:
             self._apply_pause(reply)
         before, self.last_reply = self.last_reply, reply
+        self.is_full = reply.available <= 0
         self._is_reuse_stopped = reply.is_counted
         if reply.answered_ago is not None:
             self.last_success = max(self.last_success, sent - reply.answered_ago)
@@ -647,11 +648,6 @@ class ScopeLease:
     def waiting(self) -> Collection[Permit]:
         """Permits of waiting requests, the oldest first."""
         return self._queue.permits
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the site had no permit to spare at the last reply."""
-        return self.last_reply is not None and self.last_reply.available <= 0
 
     @property
     def is_walled(self) -> bool:

@@ -18,6 +18,8 @@ class Hand:
     permits: int = 0
     always: int = 0
     """The least of them since the last common turn."""
+    has_reused: bool = False
+    """Whether one request has given its permit to the next since the last common turn."""
     until: float = -math.inf
     """Until then the site may have permits to spare: two turns at most after the last reply."""
 
@@ -31,6 +33,7 @@ class Hand:
         unused = self.always
         self.permits -= unused
         self.always = self.permits
+        self.has_reused = False
         return unused
 
     def empty(self) -> int:
