@@ -60,6 +60,22 @@ class State(Enum):
 ASKING, WAITING, READY, ON_THE_WIRE, ANSWERED, OVER = State
 
 
+class Standing(Enum):
+    """What a request has of one of its scopes."""
+
+    LATER = "later"
+    """It has no permit of this scope, and does not ask for one now."""
+    ASKS = "asks"
+    """It lacks permits, and this is its scope at hand."""
+    WAITS = "waits"
+    """It asks, and the server has no permit free."""
+    HOLDS = "holds"
+    """It has a permit of this scope."""
+
+
+LATER, ASKS, WAITS, HOLDS = Standing
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Load:
     """One scope's requests in this process, from entering `fetch` to giving their permits back."""
@@ -67,28 +83,44 @@ class Load:
     name: str
     concurrency: float
     """Its limit; infinite for requests without need of a permit."""
-    members: set[Admission] = field(default_factory=set)
+    members: dict[Admission, Standing] = field(default_factory=dict)
     """Requests with this scope among theirs."""
-    waiting: set[Admission] = field(default_factory=set)
-    """Requests without their permits, with this scope at hand."""
-    told_to_wait: set[Admission] = field(default_factory=set)
-    """Requests among these for which the server had no permit free."""
-    held: set[Admission] = field(default_factory=set)
-    """Requests with a permit of this scope."""
+    asking: int = 0
+    """How many of them ask here, or wait."""
+    waiting: int = 0
+    """How many of these wait."""
+    held: int = 0
+    """How many permits of this scope they have."""
     is_saturated: bool = False
-    """True if a limit's worth of requests wait here: more of them would only take up memory."""
+    """Whether a limit's worth of requests asks here: more of them would only take up memory."""
     is_full: bool = False
-    """True if the scope has no free permit. While it may have one, all requests that have just
+    """Whether the scope has no free permit. While it may have one, all requests that have just
     asked may start at once.
     """
 
-    def put(self, admission: Admission, waits: bool, told_to_wait: bool, holds: bool) -> None:
-        """Put a request into its sets, and take it out of the others."""
-        (self.waiting.add if waits else self.waiting.discard)(admission)
-        (self.told_to_wait.add if told_to_wait else self.told_to_wait.discard)(admission)
-        (self.held.add if holds else self.held.discard)(admission)
-        self.is_saturated = len(self.waiting) >= min(self.concurrency, MAX_WAITING_OF_SCOPE)
-        self.is_full = bool(self.told_to_wait) or len(self.held) >= self.concurrency
+    def put(self, admission: Admission, standing: Standing) -> None:
+        """Note the standing of a request, unless it has left."""
+        before = self.members.get(admission)
+        if before is None or before is standing:
+            return
+        self.members[admission] = standing
+        self._count(before, -1)
+        self._count(standing, 1)
+        self.is_saturated = self.asking >= min(self.concurrency, MAX_WAITING_OF_SCOPE)
+        self.is_full = self.waiting > 0 or self.held >= self.concurrency
+
+    def leave(self, admission: Admission) -> None:
+        """A request ends, or no longer has this scope."""
+        self.put(admission, LATER)
+        self.members.pop(admission, None)
+
+    def _count(self, standing: Standing, change: int) -> None:
+        if standing is HOLDS:
+            self.held += change
+        elif standing is not LATER:
+            self.asking += change
+            if standing is WAITS:
+                self.waiting += change
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -320,15 +352,15 @@ class Admissions:
             load = self._loads.get(name)
             if load is None:
                 load = self._loads[name] = Load(name, limit.concurrency)
-            load.members.add(admission)
             loads.append(load)
         admission.loads = tuple(loads) or self._unlimited
+        for load in admission.loads:
+            load.members[admission] = LATER
         self._count(admission)
 
     def _leave_loads(self, admission: Admission) -> None:
         for load in admission.loads:
-            load.members.discard(admission)
-            load.put(admission, False, False, False)
+            load.leave(admission)
             if not load.members:
                 self._loads.pop(load.name, None)
 
@@ -395,14 +427,16 @@ class Admissions:
                 self._count(other)
 
     def _put_into_loads(self, admission: Admission, waits_at: Load | None) -> bool:
-        """Put a request into the sets of its scopes. True if one of them is saturated no longer."""
+        """Note a request's standing at its scopes. True if one of them is saturated no longer."""
         is_desaturated = False
-        told_to_wait = admission.state is WAITING
+        at_hand = WAITS if admission.state is WAITING else ASKS
         for index, load in enumerate(admission.loads):
             was_saturated = load.is_saturated
             was_full = load.is_full
-            waits = load is waits_at
-            load.put(admission, waits, waits and told_to_wait, index < admission.at_hand)
+            if load is waits_at:
+                load.put(admission, at_hand)
+            else:
+                load.put(admission, HOLDS if index < admission.at_hand else LATER)
             if load.is_full is not was_full:
                 self._exempt_all(load)
             if was_saturated and not load.is_saturated:
@@ -424,10 +458,11 @@ class Admissions:
 
     def _exempt_all(self, load: Load) -> None:
         """Exempt all requests waiting for a scope if it is full, else only the blocked ones."""
+        asking = {one for one, standing in load.members.items() if standing in (ASKS, WAITS)}
         if load.is_full:
-            self._exempt |= load.waiting
+            self._exempt |= asking
         else:
-            self._exempt -= {waiting for waiting in load.waiting if not waiting.is_blocked}
+            self._exempt -= {one for one in asking if not one.is_blocked}
 
     # For the scheduler's queue -------------------------------------------------------------------
 
@@ -472,7 +507,7 @@ class Admissions:
         for depth, name in enumerate(path, 1):
             load = self._loads.get(name)
             if load is not None:
-                waiting = math.inf if load.is_saturated else waiting + len(load.waiting)
+                waiting = math.inf if load.is_saturated else waiting + load.asking
                 if waiting > most:
                     return waiting, depth
         return waiting, len(path)

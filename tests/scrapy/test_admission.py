@@ -11,7 +11,7 @@ from scrapy import Request
 
 from semaphore_middleware.model.limits import Limit, parse_limits
 from semaphore_middleware.scrapy import admission
-from semaphore_middleware.scrapy.admission import Admission, Admissions, Load, State
+from semaphore_middleware.scrapy.admission import Admission, Admissions, Load, Standing, State
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes
 
 ASKING, WAITING, READY, ON_THE_WIRE, ANSWERED, OVER = State
@@ -31,7 +31,7 @@ class Permits:
 
 
 def is_full(load: Load) -> bool:
-    return bool(load.told_to_wait) or len(load.held) >= load.concurrency
+    return load.waiting > 0 or load.held >= load.concurrency
 
 
 class Downloader(RuleBasedStateMachine):
@@ -204,11 +204,16 @@ class Downloader(RuleBasedStateMachine):
         asking = {one for one in requests if one.state in (ASKING, WAITING)}
         for load in self.all._loads.values():
             members = {one for one in requests if load in one.loads}
-            assert load.members == members
             at_hand = {one for one in members & asking if one.loads[one.at_hand] is load}
-            assert load.waiting == at_hand
-            assert load.told_to_wait == {one for one in at_hand if one.state is WAITING}
-            assert load.held == {one for one in members if load in one.loads[: one.at_hand]}
+            waiting = {one for one in at_hand if one.state is WAITING}
+            held = {one for one in members if load in one.loads[: one.at_hand]}
+            standings = dict.fromkeys(members, Standing.LATER)
+            standings |= dict.fromkeys(at_hand, Standing.ASKS)
+            standings |= dict.fromkeys(waiting, Standing.WAITS)
+            standings |= dict.fromkeys(held, Standing.HOLDS)
+            assert load.members == standings
+            counts = len(at_hand), len(waiting), len(held)
+            assert (load.asking, load.waiting, load.held) == counts
         exempt = {one for one in asking if one.is_blocked or is_full(one.loads[one.at_hand])}
         assert self.all._exempt == exempt
         exempt_before, told_before = self.seen

@@ -67,7 +67,7 @@ def by_comparing_all(slots: Sequence[str], of: Admissions, last: tuple[str, ...]
     """The slot whose turn it is, found as Scrapy does: each slot is looked at."""
     loads = {slot: [of._loads.get(name) for name in slot.split(" + ")] for slot in slots}
     waiting = {
-        slot: sum(len(load.waiting) for load in loads[slot] if load)
+        slot: sum(load.asking for load in loads[slot] if load)
         for slot in slots
         if not any(load and load.is_saturated for load in loads[slot])
     }
