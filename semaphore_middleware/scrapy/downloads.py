@@ -48,6 +48,7 @@ from semaphore_middleware.scrapy.responses import (
     error_number,
     is_of_proxy,
     is_without_response,
+    record_proxy_refusal,
 )
 from semaphore_middleware.scrapy.retries import GIVEN_UP, Retries, forget_refusals
 from semaphore_middleware.scrapy.scopes import (
@@ -341,7 +342,7 @@ class Downloads:
         """
         request = admission.request
         if is_of_proxy(error):
-            self._responses.record_proxy_refusal(permits, request)
+            record_proxy_refusal(permits, request)
         if request.meta.get("proxy") or not is_without_response(error):
             return
         if await self._network.failed(request, error_number(error), is_try):

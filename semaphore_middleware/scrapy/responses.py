@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -29,7 +30,7 @@ from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import FAILURES, CountedEvent
 from semaphore_middleware.core.permit import Permit, PermitSet
-from semaphore_middleware.model.hosts import VIA
+from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
 from semaphore_middleware.scrapy.retries import (
@@ -73,6 +74,32 @@ class RequestRefused(CountedEvent):
     """A site refused a request, by the status of its response or the user's function."""
 
     counter = "refused"
+
+
+class Kind(Enum):
+    """What a response says, and about what."""
+
+    ANSWER = "answer"
+    """The site answered, whatever it was."""
+    SITE_REFUSES = "site refuses"
+    """For the scope of the verdict's permit: the site, or the site through this proxy."""
+    PAGE_REFUSED = "page refused"
+    """The site refused this page again, though it answers other requests."""
+    PROXY_REFUSES = "proxy refuses"
+    """The response is the proxy's, and says nothing of the site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A response, classified."""
+
+    kind: Kind
+    permit: Permit
+    """Of the scope that it is about."""
+    pause: float = 0.0
+    """Seconds that the site, or the user's function, asked for."""
+    is_of_site: bool = True
+    """Whether a refusal is certainly not about this page alone."""
 
 
 class RefusalCheck:
@@ -146,66 +173,77 @@ class ResponseClassifier:
         request.
         """
         request, status = admission.request, response.status
-        site = permits.site_permit
-        if status == PROXY_REFUSES and request.meta.get("proxy"):
-            if self.record_proxy_refusal(permits, request):
+        verdict = await self._classify(permits, request, response)
+        if verdict is None:
+            return False
+        permit = verdict.permit
+        match verdict.kind:
+            case Kind.ANSWER:
+                is_good = status < 500 and not _is_robotstxt(request)
+                if is_good:
+                    self._proxies.note_answer(permit)
+                permit.answered(_latency(permit, request) if is_good else None, verdict.pause)
+            case Kind.SITE_REFUSES:
+                if (site := permits.site_permit) and permit is not site:
+                    site.answered(None)  # it is there, and no more is known
+                self._record_refusal(permit, admission, response, verdict)
+            case Kind.PAGE_REFUSED:
+                admission.is_left_to_others = True
+                logger.debug(
+                    "%s was refused again (%s), though its site answers other requests: Scrapy's "
+                    "retry middleware decides about it.",
+                    request,
+                    response_status_message(status),
+                )
+                permit.answered(None, verdict.pause)
+            case Kind.PROXY_REFUSES:
+                _refuse_proxy(permit, request)
                 if status in self._backoff_codes:
                     self._decide(admission, status, True, False)
-                return True
-            if status not in self._backoff_codes:
-                return False
+        return verdict.kind is not Kind.ANSWER
+
+    async def _classify(
+        self, permits: PermitSet, request: Request, response: Response
+    ) -> Verdict | None:
+        """The verdict on a response; None: the request has no permit for what has responded."""
+        status, site, via = response.status, permits.site_permit, permits.of_kind(VIA)
+        is_refused = status in self._backoff_codes
+        if status == PROXY_REFUSES and request.meta.get("proxy"):
+            if proxy := _permit_of_proxy(permits):
+                return Verdict(Kind.PROXY_REFUSES, proxy)
+            if not is_refused:
+                return None
         if site is None:
-            return False
-        reset = None
-        asked = None
+            return None
+        reset = asked = None
         if not FIELDS.isdisjoint(response.headers):
             reset = quota_reset(response)
             asked = retry_after(response)
         pause = reset if asked is None else asked
         check = self._refusal_check
         found = check.refusal(request, response) if check is not None else None
-        is_refused = status in self._backoff_codes
-        if is_refused or found is not None:
-            is_of_site = found is not None or status == TOO_MANY_REQUESTS or pause is not None
-            via = permits.of_kind(VIA)
-            if is_of_site or not _answers_others(via or site, request):
-                permit = site
-                if via and not (found or pause) and not await self._proxies.add(site, via):
-                    permit = via
-                    site.answered(None)  # it is there, and no more is known
-                is_metered = is_of_site and permit is site  # only a site has a pace
-                gap = quota_gap(response) if is_metered else 0.0
-                most = None
-                try:
-                    most = self._decide(admission, status, is_of_site, permit.site_is_walled)
-                finally:  # bad values of the project's must not hide the refusal
-                    cause = _refusal_text(request, status, most)
-                    permit.refused(found or pause or 0.0, cause, status, is_metered, gap)
-                return True
-            admission.is_left_to_others = True
-            logger.debug(
-                "%s was refused again (%s), though its site answers other requests: Scrapy's retry "
-                "middleware decides about it.",
-                request,
-                response_status_message(status),
-            )
-        is_good = not is_refused and status < 500 and not _is_robotstxt(request)
-        latency = _latency(site, request) if is_good else None
-        if is_good:
-            self._proxies.note_answer(site)
-        site.answered(latency, 0.0 if reset is None else pause or 0.0)
-        return is_refused
+        if not is_refused and found is None:
+            return Verdict(Kind.ANSWER, site, 0.0 if reset is None else pause or 0.0)
+        is_of_site = found is not None or status == TOO_MANY_REQUESTS or pause is not None
+        if not is_of_site and _answers_others(via or site, request):
+            return Verdict(Kind.PAGE_REFUSED, site)
+        permit = site
+        if via and not (found or pause) and not await self._proxies.add(site, via):
+            permit = via
+        return Verdict(Kind.SITE_REFUSES, permit, found or pause or 0.0, is_of_site)
 
-    def record_proxy_refusal(self, permits: PermitSet, request: Request) -> bool:
-        """Note that a proxy did not let a request through, which says nothing of the site. False
-        if no permit is for the proxy.
-        """
-        proxy = permits.of_kind("proxy") or permits.of_kind(VIA)
-        if proxy is None:
-            return False
-        text = _refusal_text(request, PROXY_REFUSES, None)
-        proxy.refused(0.0, text, PROXY_REFUSES, is_metered=False)
-        return True
+    def _record_refusal(
+        self, permit: Permit, admission: Admission, response: Response, verdict: Verdict
+    ) -> None:
+        request, status = admission.request, response.status
+        is_metered = verdict.is_of_site and kind_of(permit.scope) != VIA  # only a site has a pace
+        gap = quota_gap(response) if is_metered else 0.0
+        most = None
+        try:
+            most = self._decide(admission, status, verdict.is_of_site, permit.site_is_walled)
+        finally:  # bad values of the project's must not hide the refusal
+            cause = _refusal_text(request, status, most)
+            permit.refused(verdict.pause, cause, status, is_metered, gap)
 
     def _decide(
         self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
@@ -217,6 +255,21 @@ class ResponseClassifier:
             admission.is_left_to_others = True
             note_refusal(admission.request)
         return most
+
+
+def record_proxy_refusal(permits: PermitSet, request: Request) -> None:
+    """Note that a proxy did not let a request through, which says nothing of the site."""
+    if proxy := _permit_of_proxy(permits):
+        _refuse_proxy(proxy, request)
+
+
+def _permit_of_proxy(permits: PermitSet) -> Permit | None:
+    return permits.of_kind("proxy") or permits.of_kind(VIA)
+
+
+def _refuse_proxy(permit: Permit, request: Request) -> None:
+    text = _refusal_text(request, PROXY_REFUSES, None)
+    permit.refused(0.0, text, PROXY_REFUSES, is_metered=False)
 
 
 def is_without_response(error: BaseException) -> bool:
