@@ -101,6 +101,10 @@ lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scrip
 lua: $(INSTALLED) ## write the Lua scripts as the server gets them to build/lua
 	$(BIN)/python -m tests.support.luacheck build/lua
 
+.PHONY: without
+without: $(INSTALLED) ## delete a feature in a copy, install that, and check it: FEATURE=console
+	$(BIN)/python -m lab.without $(FEATURE)
+
 .PHONY: lint-scrapy
 lint-scrapy: $(INSTALLED) ## check that VENV's Scrapy has each name and argument that is used
 	$(BIN)/mypy --no-warn-unused-ignores $(TYPED_SINCE:%=--disable-error-code=%) -p semaphore_middleware

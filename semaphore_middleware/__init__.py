@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.model.limits import Limit, LimitDict
     from semaphore_middleware.model.rules import Rule
     from semaphore_middleware.operators.admin import Admin
-    from semaphore_middleware.shared_crawl.scheduler import Scheduler
+    from semaphore_middleware.shared_crawl.scheduler import Scheduler  # feature: shared_crawl
 
 __all__ = [
     "AcquireTimeoutError",
@@ -52,7 +52,7 @@ __all__ = [
     "PermitLostError",
     "PermitSet",
     "Rule",
-    "Scheduler",
+    "Scheduler",  # feature: shared_crawl
     "SemaphoreAddon",
     "SemaphoreError",
     "SemaphoreMiddleware",
@@ -75,7 +75,7 @@ _MODULES = {  # of all names but the errors
     "Permit": "core.permit",
     "PermitSet": "core.permit",
     "Rule": "model.rules",
-    "Scheduler": "shared_crawl.scheduler",
+    "Scheduler": "shared_crawl.scheduler",  # feature: shared_crawl
     "SemaphoreAddon": "addon",
     "SemaphoreMiddleware": "middleware",
     "ServerState": "model.inspection",

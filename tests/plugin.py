@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_twisted
@@ -27,6 +27,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, SharedServer
 from tests.support.site import Site
 from tests.support.times import ENDLESS_S, TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tests.support.browser import Chromium
 
 pytest.register_assert_rewrite("tests.support.crawls")
 
@@ -121,6 +124,18 @@ def outside(server: RedisServer) -> Outside:
 @pytest.fixture
 def redis_url(server: RedisServer) -> str:
     return server.url
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """One browser for all; each test has a page with a storage of its own."""
+    from tests.support.browser import Chromium  # not earlier: some run without aiohttp
+
+    chromium = Chromium()
+    try:
+        yield chromium.start()
+    finally:
+        chromium.remove()
 
 
 @pytest.fixture

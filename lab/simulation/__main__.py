@@ -15,13 +15,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lab.simulation import plan, run, shared_crawl
+from lab.simulation import (
+    plan,
+    run,
+    shared_crawl,  # feature: shared_crawl
+)
 from lab.simulation.run import Result
 
 WORLDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Result]]] = {
     "semaphore": (plan.plan_for, run.run),
     "managed": (plan.plan_for_managed, run.run),
-    "shared_crawl": (shared_crawl.plan_for, shared_crawl.run),
+    "shared_crawl": (shared_crawl.plan_for, shared_crawl.run),  # feature: shared_crawl
 }
 FEWER = {"managed": 3}
 """By world: it runs one of so many seeds beside the others, from which it hardly differs."""

@@ -11,7 +11,7 @@ from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.outbox import Outbox
 from semaphore_middleware.core.protocol import RECORDS
 from semaphore_middleware.core.scope_lease import ScopeLease
-from semaphore_middleware.report.keys import HistoryKeys
+from semaphore_middleware.report.keys import HistoryKeys  # feature: report
 
 OURS = "semaphore_middleware"
 TABLES = (dict, list, set, deque)
@@ -85,13 +85,14 @@ def left_on(server: Server, keys: Keys) -> Iterator[str]:
     have taught; and keys that nobody knows.
     """
     fields_of = {key: server.fields(key) for key, _ in server.keys_left()}
-    history = HistoryKeys(keys.prefix).sites
+    others: list[bytes] = []  # what their keys begin with
+    others.append(HistoryKeys(keys.prefix).sites)  # feature: report
     for key, fields in fields_of.items():
         if key.startswith(keys.scopes):
-            if others := set(fields) - {b"state", b"learned"}:
-                yield f"{key.decode()} has {others}"
+            if more := set(fields) - {b"state", b"learned"}:
+                yield f"{key.decode()} has {more}"
             record = dict(zip(RECORDS["state"].names, server.field(key, b"state"), strict=True))
             if sums := {name: record[name] for name in SUMS if record[name]}:
                 yield f"{key.decode()} has {sums}"
-        elif key not in (*keys.of_all, keys.changed_rules) and not key.startswith(history):
+        elif key not in (*keys.of_all, keys.changed_rules) and not key.startswith(tuple(others)):
             yield key.decode()

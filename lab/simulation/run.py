@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from lab.simulation.faults import OF_HOSTS, End, Misfortune
-from lab.simulation.history import HISTORY_S, History, writer_of
+from lab.simulation.history import HISTORY_S, History, writer_of  # feature: report
 from lab.simulation.judge import Judge, Request
 from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
@@ -159,7 +159,7 @@ class Node:
             turn=run.plan.turn,
             job=run.plan.jobs.get(number, ""),
             backoff=replace(BACKOFF, down_after=run.plan.down_after.get(number, DOWN_AFTER_S)),
-            history=HISTORY_S,
+            history=HISTORY_S,  # feature: report
             observers=[Witness(run.judge, self)],
         )
         assert self.host.keeper is not None
@@ -184,10 +184,11 @@ class Node:
             await asyncio.sleep(lease)
         await asyncio.sleep(3 * lease + BACKOFF.most)
         async with self._turning:
-            session = self.semaphore._session
-            writer = writer_of(self.semaphore)
-            for left in [*left_in(session), *left_in(writer.diary)]:
-                self._judge.violate(f"MEMORY {self.name}: {left}")
+            remembering: list[object] = [self.semaphore._session]
+            remembering.append(writer_of(self.semaphore).diary)  # feature: report
+            for thing in remembering:
+                for left in left_in(thing):
+                    self._judge.violate(f"MEMORY {self.name}: {left}")
 
     async def turn_off_and_on(self, seconds: float) -> None:
         """Close the semaphore in order, and open it again."""
@@ -251,7 +252,7 @@ class Node:
                     return  # and gives them back unused
                 permits.begin()
                 judge.on_begin(request)
-                self._run.history.on_begin(request)
+                self._run.history.on_begin(request)  # feature: report
                 began_at = self._run.world.now
                 if (
                     self._run.site
@@ -280,7 +281,7 @@ class Node:
         self._judge.on_answer(request)
         if job.outcome == "refused":
             permit.refused(job.asks_pause, is_metered=isinstance(self._run.site, Meter))
-            self._run.history.on_refused(permit.scope)
+            self._run.history.on_refused(permit.scope)  # feature: report
         elif job.outcome == "failed":
             permit.failed()
         else:
@@ -309,7 +310,7 @@ class Run:
             self.network.publish, self._on_bug, self._on_grant, plan.lease
         )
         self.server.gives_scripts_info = plan.gives_scripts_info
-        self.history = History(self.judge, self.server)
+        self.history = History(self.judge, self.server)  # feature: report
         if plan.is_evicting:
             self.server.set_evicting()
         self.site = plan.site() if plan.site else None
@@ -434,7 +435,8 @@ class Run:
             for account in self._accounts():
                 self.judge.violate(f"LEFT {account} by nodes that have closed")
         self.world.run(self.world.now + 3 * self.plan.lease)
-        self.history.check(any(fault.kind == "full" for fault in self.plan.faults))
+        had_full = any(fault.kind == "full" for fault in self.plan.faults)  # feature: report
+        self.history.check(had_full)  # feature: report
         if self._accounts():  # a dead node's: they end when somebody calls
             probe = Node(self, -1, "probe")
             task = probe.host.spawn(self._probe(probe))

@@ -31,6 +31,18 @@ CONTROLS = {
     *("table", "dialog", "region", "form", "image"),
 }
 
+STRANGE = [
+    "<img src=x onerror=alert(1)>",
+    "</table><script>alert(1)</script>",
+    '" onmouseover="alert(1)',
+    "javascript:alert(1)",
+    "\u202eelpmaxe.reversed",
+    "a" * 3000,
+    "__proto__",
+]
+MARKUP = "document.querySelectorAll('main img, main script, main b, [onmouseover]').length"
+"""Elements that there are only if a name has become markup."""
+
 
 @dataclass
 class Served:
@@ -94,6 +106,14 @@ async def check(browser: Browser) -> None:
     assert [node for node in found if not node.get("name", {}).get("value")] == []
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert await browser.see(wide) == 0
+
+
+def rows(section: str) -> str:
+    """What the cells of a list say."""
+    return (
+        f"[...document.querySelectorAll('{section} tbody tr')]"
+        ".map((tr) => [...tr.cells].map((cell) => cell.textContent))"
+    )
 
 
 async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0) -> list[Permit]:

@@ -7,19 +7,13 @@ import math
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, ServerUnreachableError
+from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console import node_metrics as metrics
 from semaphore_middleware.console import poller
-from semaphore_middleware.console import server as web
-from semaphore_middleware.console.fleet_metrics import ClusterMetrics
-from semaphore_middleware.operators.snapshot import Snapshot
-from semaphore_middleware.shared_crawl.counts import Counts
-from semaphore_middleware.shared_crawl.crawls import Crawls
 from tests.console.pages import Served, serving, survey_at_each_visit
 from tests.console.scrapes import Scrape, scrape
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import set_one_aside
 from tests.support.times import ENDLESS_S
 
 Patch = pytest.MonkeyPatch
@@ -70,37 +64,6 @@ async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
             one.cancel()
 
 
-async def test_a_visit_that_waits_for_crawls_counts_no_older_survey(
-    server: RedisServer, monkeypatch: Patch
-) -> None:
-    noted: list[int] = []
-    note, asked, let_go = ClusterMetrics.count_starts, asyncio.Event(), asyncio.Event()
-
-    def note_too(self: ClusterMetrics, snapshot: Snapshot) -> None:
-        note(self, snapshot)
-        noted.append(sum(row.started for row in snapshot.scopes))
-
-    async def survey(_: Crawls) -> dict[str, Counts]:
-        asked.set()
-        await let_go.wait()
-        return {}
-
-    monkeypatch.setattr(ClusterMetrics, "count_starts", note_too)
-    monkeypatch.setattr(Crawls, "survey", survey)
-    monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
-    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=3) as node:
-        await node.acquire("a", 9)
-        await eventually(lambda: 1 in noted)
-        visit = asyncio.create_task(seen_at(page))
-        await asked.wait()
-        known = len(noted)
-        await eventually(lambda: len(noted) > known + 1)
-        await node.acquire("a", 9)
-        await eventually(lambda: 2 in noted)
-        let_go.set()
-        assert value(await visit, "permits_granted_total", scope="a") == 2
-
-
 async def test_counts_go_on_when_the_server_has_forgotten_them(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
@@ -119,19 +82,6 @@ async def test_counts_go_on_when_the_server_has_forgotten_them(
                 pass
             assert seen.of("(others)") == (2, 0, 2)
             assert seen.scopes("scrapy_semaphore_limit") == set()
-
-
-async def test_they_tell_of_shared_crawls(server: RedisServer, monkeypatch: Patch) -> None:
-    async def fail(_: Crawls) -> dict[str, Counts]:
-        raise ServerUnreachableError("no answer")
-
-    await set_one_aside(server, "shop")
-    async with serving(server) as page:
-        assert value(await seen_at(page), "crawl_set_aside", crawl="shop") == 1
-        monkeypatch.setattr(Crawls, "survey", fail)
-        seen = await seen_at(page)
-        assert value(seen, "server_up", prefix="semaphore") == 1
-        assert value(seen, "crawl_set_aside", crawl="shop") is None, "it is old"
 
 
 async def test_nothing_old_is_told_while_the_server_is_away(

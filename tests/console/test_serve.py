@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware.shared_crawl.client import CrawlClient
-from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.cli import listening, semaphore_process
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import result_of
 from tests.support.times import TIMEOUT_S
 
 SERVE = ("serve", "--port", "0")
@@ -76,25 +73,6 @@ def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) 
         assert process.wait() == 0
         assert process.log.endswith("; trying again.\n")
         assert process.log.count("\n") == 2
-
-
-def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_token(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    client = CrawlClient(CrawlSettings(server.url, "books", "node", prefix="mine"))
-    prefix, token = ("-s", "CRAWL_PREFIX=mine"), ("--token", "other")
-    try:
-        result_of(client.join())
-        for more, given, refused in ((token, "other", "secret"), ((), "secret", "other")):
-            arguments = (*SERVE, *prefix, *more)
-            with listening(server, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
-                told = state(address)
-                assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
-                assert (told["server"], told["can_change"]) == (server.url, True)
-                assert read(address, "token", given)[0] == 204
-                assert read(address, "token", refused)[0] == 403
-    finally:
-        result_of(client.link.close())
 
 
 @pytest.mark.parametrize(

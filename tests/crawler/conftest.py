@@ -13,9 +13,10 @@ from redis import Redis
 
 from lab.demo.judging import Visit
 from lab.demo.site import ExampleSite
+from tests.support.blocking import result_of
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
-from tests.support.shared_crawl import Node, looking_at, result_of
+from tests.support.shared_crawl import Node, looking_at
 from tests.support.times import ENDLESS_S
 
 HOST = "127.0.0.1"  # the example site's

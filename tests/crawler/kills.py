@@ -16,8 +16,9 @@ from pathlib import Path
 from random import Random
 
 from tests.crawler.conftest import HOST, LIMIT, Scrapy, crawl, pages_asked_for, serving
+from tests.support.blocking import result_of
 from tests.support.servers import RedisServer, wait_until
-from tests.support.shared_crawl import Node, looking_at, result_of
+from tests.support.shared_crawl import Node, looking_at
 
 NODES = 3
 PAGES = 60  # of the site

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from tests.support.shared_crawl import result_of
+from tests.support.blocking import result_of
 
 PAGES = 12
 

@@ -12,9 +12,6 @@ from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.link.connection import Address, Connection, Connector
 from semaphore_middleware.link.location import Server
-from semaphore_middleware.shared_crawl.client import CrawlClient
-from semaphore_middleware.shared_crawl.crawls import Crawls
-from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Patch
 from tests.support.nodes import Recorder, calls_of, eventually, found_by, refusal, renew
 from tests.support.servers import (
@@ -74,20 +71,6 @@ async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> N
     known._nodes.append(Address("127.0.0.1", 2))  # as an answer named it
     await known.find()
     assert set(map(str, known._nodes)) == {NOBODY, *(node.address for node in cluster.nodes)}
-
-
-async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
-    names = [f"crawl-{number}" for number in range(9)]
-    crawls = [CrawlClient(CrawlSettings(cluster.url, name, "node")) for name in names]
-    ports = {(await crawl.link.open()).address.port for crawl in crawls}
-    assert ports == {node.tcp_port for node in cluster.masters}
-    for crawl in crawls:
-        await crawl.join()
-    for url in (cluster.url, f"redis://{cluster.nodes[0].address}"):
-        assert list(await Crawls(CrawlSettings(url)).survey()) == names
-    for crawl in crawls:
-        await crawl.drop()
-        await crawl.link.close()
 
 
 @pytest.mark.parametrize("with_keys", [True, False])

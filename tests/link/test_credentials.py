@@ -13,8 +13,6 @@ from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.operators.admin import Admin
-from semaphore_middleware.shared_crawl.crawls import Crawls
-from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.crawls import Log
 from tests.support.nodes import shown
 from tests.support.servers import RedisServer, SentinelServer, free_port
@@ -60,7 +58,6 @@ async def test_all_connections_use_them(own: RedisServer, provider: Callable[[],
         pass
     async with Admin(own.url, lease=ENDLESS_S, credentials=provider) as admin:
         await admin.rules()
-    assert await Crawls(CrawlSettings(own.url, redis_credentials=provider)).survey() == {}
 
 
 async def test_the_user_of_the_url_has_the_password(own: RedisServer) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from redis import Redis
 
 from semaphore_middleware.shared_crawl.client import Missing, NextStep, TakenRequest
-from tests.support.shared_crawl import PLACES, Node, node, result_of
+from tests.support.blocking import result_of
+from tests.support.shared_crawl import PLACES, Node, node
 
 MOST_COMMANDS = 5000  # in a call: some 5 ms
 NODES, REQUESTS, SUSPECTS, CLAIMS = 60, 30, 6000, 3000

@@ -27,8 +27,9 @@ from semaphore_middleware.shared_crawl.client import (
     Outcome,
     unreadable_start,
 )
+from tests.support.blocking import result_of
 from tests.support.servers import wait_until
-from tests.support.shared_crawl import ONE, PLACES, Node, crawl_keys, node, result_of
+from tests.support.shared_crawl import ONE, PLACES, Node, crawl_keys, node
 from tests.support.times import ENDLESS_S
 
 AN_HOUR_MS = 3_600_000

@@ -19,10 +19,11 @@ from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, Ne
 from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from tests.core.test_refusals import meet_a_wall
 from tests.crawler.conftest import Scrapy, serving
+from tests.support.blocking import result_of
 from tests.support.cli import Ran, semaphore, terminal
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import node, result_of
+from tests.support.shared_crawl import node
 
 
 def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, str]:

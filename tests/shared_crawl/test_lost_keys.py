@@ -14,7 +14,8 @@ from semaphore_middleware.shared_crawl.client import (
     Outcome,
 )
 from tests.shared_crawl.node import joined
-from tests.support.shared_crawl import Node, crawl_keys, node, result_of
+from tests.support.blocking import result_of
+from tests.support.shared_crawl import Node, crawl_keys, node
 
 HOUR_MS = 3_600_000
 MANY = 1200  # more than are looked at in one call

@@ -11,7 +11,7 @@ from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.shared_crawl.client import NODES_SCRIPTS, SCRIPTS, CrawlClient
 from semaphore_middleware.shared_crawl.crawls import Crawls
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
-from tests.link.test_rights import commands_in, rights_of
+from tests.support.rights import commands_in, rights_of
 
 ALL = commands_in(*(SCRIPTS[name] for name in NODES_SCRIPTS))
 

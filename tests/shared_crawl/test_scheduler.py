@@ -48,9 +48,10 @@ from tests.shared_crawl.node import (
     urls,
     watch_calls,
 )
+from tests.support.blocking import result_of
 from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import PLACES, Node, result_of
+from tests.support.shared_crawl import PLACES, Node
 from tests.support.simulated import BusyHost, SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S
 

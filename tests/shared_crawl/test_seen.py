@@ -14,7 +14,8 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.link.scripts import Script, source_of
 from semaphore_middleware.shared_crawl import client as module
 from semaphore_middleware.shared_crawl.client import SCRIPTS, NewRequest
-from tests.support.shared_crawl import PLACES, Node, crawl_keys, node, result_of
+from tests.support.blocking import result_of
+from tests.support.shared_crawl import PLACES, Node, crawl_keys, node
 
 LENGTH, TIME_LENGTH = 8, 4
 MOST_BYTES = 20  # of a fingerprint, on the server

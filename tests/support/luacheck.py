@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import semaphore_middleware.report.scripts
 from semaphore_middleware.core import scripts as core_scripts
 from semaphore_middleware.link import scripts
 from semaphore_middleware.operators import scripts as operators_scripts
-from semaphore_middleware.shared_crawl import client
+from semaphore_middleware.report import scripts as report_scripts  # feature: report
+from semaphore_middleware.shared_crawl import client  # feature: shared_crawl
 from tests.support.paths import PACKAGE
 
 LONGEST_LINE = 110
@@ -30,14 +30,19 @@ OPTIONS = (
 
 
 def assembled() -> dict[str, str]:
-    modules = (scripts, core_scripts, operators_scripts, semaphore_middleware.report.scripts)
+    modules = [
+        scripts,
+        core_scripts,
+        operators_scripts,
+        report_scripts,  # feature: report
+    ]
     known = [
         each
         for module in modules
         for each in vars(module).values()
         if isinstance(each, scripts.Script)
     ]
-    known += client.SCRIPTS.values()
+    known += client.SCRIPTS.values()  # feature: shared_crawl
     return {f"{script.package}.{script.name}": script.source for script in known}
 
 

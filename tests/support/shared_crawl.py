@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 
@@ -23,26 +20,14 @@ from semaphore_middleware.shared_crawl.client import (
 from semaphore_middleware.shared_crawl.counts import Counts
 from semaphore_middleware.shared_crawl.keys import Places
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
+from tests.support.blocking import result_of
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S, TIMEOUT_S
+from tests.support.times import ENDLESS_S
 
 PLACES = Places()
 ONE = Demand(requests=1, per_site=1, alone=True)
-Result = TypeVar("Result")
 
 _clients: list[Node] = []
-
-
-@functools.cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """A loop in a thread of its own: the test's thread may have one that runs."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    return loop
-
-
-def result_of(call: Coroutine[Any, Any, Result]) -> Result:
-    return asyncio.run_coroutine_threadsafe(call, _loop()).result(TIMEOUT_S)
 
 
 @contextmanager

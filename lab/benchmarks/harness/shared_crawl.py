@@ -13,9 +13,9 @@ from typing import Any
 
 from lab.benchmarks.harness.crawls import RECORD, start_spider
 from lab.benchmarks.harness.site import site
+from tests.support.blocking import result_of
 from tests.support.proxy import Wire
 from tests.support.servers import RedisServer
-from tests.support.shared_crawl import result_of
 
 TIMEOUT_S = 120.0
 PAGE_MS = 20

@@ -10,36 +10,21 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit, SemaphoreError, ServerRefusedError
 from semaphore_middleware.core import scripts
-from semaphore_middleware.link.rights import commands_in as named_in
-from semaphore_middleware.link.scripts import Script
 from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET
 from semaphore_middleware.report.reader import read_history
 from semaphore_middleware.report.scripts import NOTE_HISTORY, NOTE_ROBOTSTXT, READ_HISTORY
 from semaphore_middleware.shared_crawl.client import NODES_SCRIPTS, SCRIPTS
-from tests.docs.pages import page
 from tests.support.crawls import Crawl
 from tests.support.nodes import KEYS, Caller, eventually, refusal, until_waiting
+from tests.support.rights import RIGHTS, commands_in, rights_of
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-
-DOCUMENTED = re.findall(r"^user (\w+) on >(\S+) (.*)$", page("docs/production.md"), re.MULTILINE)
-RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
-# A node that shares no crawl: the page says what it can do without.
-RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~{crawl:*")]
 
 SHARING = ("crawler", "frontier")  # those who may share a crawl
 ATTACHING = {"client", "info", "script", "evalsha"}
 CACHING = {"get", "set", "pttl"}  # a node does without them
 FOR_NODES = ATTACHING | {"evalsha_ro", "subscribe", "ping"}
-
-
-def rights_of(name: str, client: Redis) -> list[str]:
-    """Those on the page; of what this server does not know, what the page says instead."""
-    rights: list[str] = RIGHTS[name]
-    if client.info("server")["redis_version"] < "7":
-        rights = [right.replace("%R~", "~").replace("evalsha_ro", "evalsha") for right in rights]
-    return rights
 
 
 def user(server: RedisServer, *changes: str, name: str = "node") -> str:
@@ -67,10 +52,6 @@ def commands_run(server: RedisServer) -> set[str]:
 def allowed(name: str) -> set[str]:
     """The commands that a user may send."""
     return {right[1:].partition("|")[0] for right in RIGHTS[name] if right.startswith("+")}
-
-
-def commands_in(*given: Script) -> set[str]:
-    return {name.lower() for name in named_in(given)}
 
 
 SHARED = commands_in(*(SCRIPTS[name] for name in NODES_SCRIPTS))

@@ -1,0 +1,86 @@
+"""`make without FEATURE=NAME`: delete a feature in a copy of the tree, and check what is left.
+
+A feature is a row of features.toml: the folders and files that are its own. Besides, each line goes
+that ends in the comment `feature: NAME`, and each block that begins with such a line of its own and
+ends with `feature: end`. The copy gets an environment of its own, and must pass lint and the fast
+tests. Left out are tests that need several features (tests/together), those of the docs and of what
+is published, and benchmarks, which describe the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.paths import REPOSITORY
+
+TABLE: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("features.toml").read_text("utf-8")
+)
+WHOLE = [
+    *("tests/together", "tests/docs/test_*.py", "tests/test_package.py"),
+    *("lab/benchmarks", "lab/simulation/test_power.py"),
+]
+"""What is left out of each copy."""
+MARKED = {".py", ".rst", ".toml"}
+MARK = r"(?:#|\.\.) feature: "
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m lab.without", description=__doc__)
+    parser.add_argument("feature", choices=TABLE)
+    feature = parser.parse_args().feature
+    folder = copied(REPOSITORY / "build" / "without" / feature)
+    for pattern in (*WHOLE, *TABLE[feature]):
+        for path in found(folder, pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in marked_files(folder):
+        text = path.read_text("utf-8")
+        path.write_text(without(text, feature), "utf-8")
+    write_api = (".venv/bin/python", "-m", "tests.support.public_api")
+    for command in (("make", ".venv/installed"), write_api, ("make", "lint", "test")):
+        subprocess.run(command, cwd=folder, check=True)
+
+
+def copied(folder: Path) -> Path:
+    """The folder, with the files that git knows."""
+    shutil.rmtree(folder, ignore_errors=True)
+    listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    for name in names.stdout.rstrip("\0").split("\0"):
+        if (REPOSITORY / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, folder / name)
+    # A repository of its own: ruff passes over what one around it ignores.
+    subprocess.run(("git", "init", "--quiet"), cwd=folder, check=True)
+    return folder
+
+
+def found(folder: Path, pattern: str) -> list[Path]:
+    """The folders and files below it that a pattern names; there has to be one."""
+    paths = [*folder.glob(pattern)]
+    assert paths, f"{pattern} is nowhere"
+    return paths
+
+
+def marked_files(folder: Path) -> Iterator[Path]:
+    """Those that may have marked rows."""
+    for name in ("crawler", "docs", "lab", "semaphore_middleware", "tests"):
+        yield from (path for path in (folder / name).rglob("*") if path.suffix in MARKED)
+    yield folder / "pyproject.toml"
+
+
+def without(text: str, feature: str) -> str:
+    """The text without the lines and blocks that are marked as this feature's."""
+    mark = rf"{MARK}{feature}\n"
+    text = re.sub(rf"(?ms)^[ \t]*{mark}.*?feature: end\n\n?", "", text)
+    return re.sub(rf"(?m)^.*\S.* {mark}", "", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The history of a crawl has each try of a request once, as what became of it."""
+
+from __future__ import annotations
+
+from scrapy import Request
+
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.report.history import Minute
+from semaphore_middleware.report.reader import read_history
+from tests.scrapy.test_exits import crawl_with_a_cancelled_fetch
+from tests.support.crawls import By, Crawl, both
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+HOST = "127.0.0.1"
+
+
+async def history(server: RedisServer) -> Minute:
+    async with Admin(server.url) as admin:
+        return (await read_history(admin, HOST, 3600)).sum()
+
+
+async def test_tries_that_a_site_refuses(server: RedisServer, site: Site) -> None:
+    alone = Request(site.url("/status/503?n=1"))
+    await Crawl(server, alone, RETRY_TIMES=1, SEMAPHORE_BACKOFF_TIMES=9).finished()
+    done = await history(server)
+    assert (done.requests, done.server_errors, done.silent) == (2, 2, 0)
+
+
+@both
+async def test_a_request_without_a_response(server: RedisServer, site: Site, by: By) -> None:
+    crawl = await crawl_with_a_cancelled_fetch(server, site, "/never", by)
+    await crawl.finished(site)
+    await Crawl(server, Request(site.url("/page/other"))).finished(site)
+    done = await history(server)
+    assert (done.requests, done.silent, done.ok) == (2, 1, 1)
