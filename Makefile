@@ -102,8 +102,8 @@ lua: $(INSTALLED) ## write the Lua scripts as the server gets them to build/lua
 	$(BIN)/python -m tests.support.luacheck build/lua
 
 .PHONY: without
-without: $(INSTALLED) ## delete a feature in a copy, install that, and check it: FEATURE=console
-	$(BIN)/python -m lab.without $(FEATURE)
+without: $(INSTALLED) ## delete each feature in a copy, or FEATURE=console, and check what is left
+	$(BIN)/python -m lab.without --feature "$(FEATURE)"
 
 .PHONY: lint-scrapy
 lint-scrapy: $(INSTALLED) ## check that VENV's Scrapy has each name and argument that is used

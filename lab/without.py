@@ -1,4 +1,4 @@
-"""`make without FEATURE=NAME`: delete a feature in a copy of the tree, and check what is left.
+"""`make without`: delete each feature in a copy of the tree, or FEATURE=, and check what is left.
 
 A feature is a row of features.toml: the folders and files that are its own. Besides, each line goes
 that ends in the comment `feature: NAME`, and each block that begins with such a line of its own and
@@ -13,6 +13,8 @@ import argparse
 import re
 import shutil
 import subprocess
+import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +35,16 @@ MARK = r"(?:#|\.\.) feature: "
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.without", description=__doc__)
-    parser.add_argument("feature", choices=TABLE)
-    feature = parser.parse_args().feature
+    parser.add_argument("--feature", choices=["", *TABLE], default="", help="one only; else all")
+    given = parser.parse_args().feature
+    for feature in [given] if given else TABLE:
+        began = time.monotonic()
+        check_without(feature)
+        sys.stdout.write(f"Without {feature}: {time.monotonic() - began:.0f} s\n")
+
+
+def check_without(feature: str) -> None:
+    """Raises an error if what is left does not pass."""
     folder = copied(REPOSITORY / "build" / "without" / feature)
     for pattern in (*WHOLE, *TABLE[feature]):
         for path in found(folder, pattern):
