@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -79,6 +83,7 @@ def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) 
     ("arguments", "said"),
     [
         (("--token", "a b"), "the token: allowed are letters, digits and signs, and no spaces"),
+        (("--port", "65536"), "--port 65536: allowed is an integer from 0 to 65535"),
         (("--host", "203.0.113.1", "--port", "0"), "cannot listen on 203.0.113.1, port 0: "),
         (("--host", "a..example", "--port", "0"), "cannot listen on a..example, port 0: "),
         (("-s", "SEMAPHORE_REDIS_URL=unix:///nowhere"), "cannot reach unix:///nowhere: "),
@@ -91,3 +96,15 @@ async def test_what_keeps_it_from_serving_is_one_clear_line(
     assert (ran.status, ran.out) == (3 if "reach" in said else 2, "")
     assert ran.err.startswith(f"scrapy semaphore: {said}")
     assert ran.err.count("\n") == 1
+
+
+async def test_without_aiohttp_it_says_what_to_install(server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "aiohttp.py").write_text("raise ImportError")
+    new = await asyncio.create_subprocess_exec(  # not forked: Scrapy, there, has imported aiohttp
+        *(sys.executable, "-m", "scrapy", "semaphore", "serve", "--port", "0"),
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "SEMAPHORE_REDIS_URL": server.url},
+        stderr=subprocess.PIPE,
+    )
+    _, err = await asyncio.wait_for(new.communicate(), TIMEOUT_S)
+    needs = "this needs aiohttp: pip install 'scrapy-semaphore[commands]'"
+    assert (new.returncode, err.decode()) == (2, f"scrapy semaphore: {needs}\n")

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from importlib.metadata import entry_points
@@ -20,7 +19,6 @@ from tests.support.cli import SITE, semaphore, semaphore_process, terminal, thre
 from tests.support.crawls import Patch
 from tests.support.nodes import Outside, eventually
 from tests.support.servers import RedisServer, free_port
-from tests.support.times import TIMEOUT_S
 
 SAYS = "scrapy semaphore: "
 URL = "https://[::1]:8000/cart"
@@ -96,7 +94,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("statsu",), "there is no verb 'statsu'; did you mean status?"),
         (("unpause", "a"), "there is no verb 'unpause'; did you mean resume?"),
         (("pause", "*"), "for all sites, write --all in place of '*'"),
-        (("halt",), "there is no verb 'halt'; there are evict, limit, pause, report"),
+        (("halt",), "there is no verb 'halt'; there are evict, limit, pause, "),
         (
             ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),
             "SEMAPHORE_REDIS: there is no such setting; did you mean SEMAPHORE_REDIS_URL?",
@@ -114,17 +112,11 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("limit", SITE, "--rate", "none", "--burst", "3"), "--burst 3: it needs a rate"),
         (("limit", SITE, "--jitter", "2"), "--jitter 2: allowed is a number >= 0 and <= 1"),
         (("limit", f"{SITE}:80", "2"), f"'{SITE}:80': give only the host:"),
-        (("report", SITE, "--since=7"), "--since 7: allowed is '0', or a number of s, m, h or d"),
-        (
-            ("report", SITE, "--since="),
-            "argument --since: the value is empty; see scrapy semaphore report -h",
-        ),
         (("limit", SITE, "--rate", ""), "argument --rate: the value is empty"),
         (("status", "--top", "0"), "--top 0: allowed is an integer >= 1"),
         (("status", "--sort", "name"), "--sort name: allowed is waiting, held, wait or host"),
         (("pause", "x", "y"), "unexpected 'y'; see scrapy semaphore pause -h"),
         (("watch", "--top", "0"), "--top 0: allowed is an integer >= 1"),
-        (("serve", "--port", "65536"), "--port 65536: allowed is an integer from 0 to 65535"),
         (
             ("status", "-s", "SEMAPHORE_REDIS_URL=nonsense"),
             "SEMAPHORE_REDIS_URL: not a server's address; allowed is redis://",
@@ -179,15 +171,12 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
         "no server's address is given (SEMAPHORE_REDIS_URL or REDIS_URL, in the settings, by -s, "
         "or in the environment), and no embedded server runs\n"
     )
-    for command in ("semaphore", "frontier"):
-        ran = await semaphore(None, "status", command=command)
-        assert ran == (3, "", f"scrapy {command}: {none}")
+    assert await semaphore(None, "status") == (3, "", f"{SAYS}{none}")
     assert os.listdir(directory) == []  # noqa: PTH208 - in a coroutine all are as good
     async with FairSemaphore() as node:
         await node.acquire(SITE, 2)
         found = await semaphore(None, "status")
         assert (found.status, found.lines[1].split()[:2]) == (0, [SITE, "1/2"])
-        assert (await semaphore(None, "status", command="frontier")).status == 0
         assert embedded.find() == node.url
     # The command has kept it from nothing: it ends with the last who uses it.
     await eventually(lambda: embedded.find() is None)
@@ -210,28 +199,13 @@ async def test_without_rich_or_aiohttp_the_rest_works(server: RedisServer, tmp_p
     assert ran == (2, "", f"{SAYS}{needs}\n")
     for arguments in (("status", "--json"), ("pause", SITE), ("evict", "one", "--yes")):
         assert (await semaphore_process(server, *arguments, **hidden)).status == 0
-    new = await asyncio.create_subprocess_exec(  # not forked: Scrapy, there, has imported aiohttp
-        *(sys.executable, "-m", "scrapy", "semaphore", "serve", "--port", "0"),
-        env=os.environ | hidden["environment"] | {"SEMAPHORE_REDIS_URL": server.url},
-        stderr=subprocess.PIPE,
-    )
-    _, err = await asyncio.wait_for(new.communicate(), TIMEOUT_S)
-    needs = "this needs aiohttp: pip install 'scrapy-semaphore[commands]'"
-    assert (new.returncode, err.decode()) == (2, f"{SAYS}{needs}\n")
 
 
 async def test_closed_input_is_an_empty_one(server: RedisServer) -> None:
     await three_nodes(server)
     assert (await semaphore(server, "pause", SITE)).status == 0
-    assert (await semaphore(server, "add", "a", "http://a/", command="frontier")).status == 0
-    for command, arguments, status in (
-        ("semaphore", "evict one", 1),
-        ("semaphore", "reset --all", 1),
-        ("semaphore", "trust", 2),
-        ("frontier", "drop a", 1),
-        ("frontier", "add a", 0),
-    ):
-        ran = await semaphore(server, *arguments.split(), answer=None, command=command)
+    for arguments, status in (("evict one", 1), ("reset --all", 1), ("trust", 2)):
+        ran = await semaphore(server, *arguments.split(), answer=None)
         assert ran.status == status
         if status == 1:
             assert ran.lines[-1] == "Nothing was changed."

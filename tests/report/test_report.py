@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RobotsTxtObeyed
 from semaphore_middleware.operators.admin import Admin
@@ -113,3 +115,17 @@ async def test_a_site_without_a_history_is_unknown(server: RedisServer) -> None:
         4,
         "scrapy semaphore: nothing is known of 'elsewhere.example'\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ("7", "--since 7: allowed is '0', or a number of s, m, h or d"),
+        ("", "argument --since: the value is empty; see scrapy semaphore report -h"),
+    ],
+)
+async def test_a_time_that_is_none_is_named(server: RedisServer, since: str, said: str) -> None:
+    ran = await semaphore(server, "report", SITE, f"--since={since}")
+    assert (ran.status, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert line.startswith(f"scrapy semaphore: {said}")

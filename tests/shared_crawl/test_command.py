@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from semaphore_middleware import ServerUnreachableError
+from semaphore_middleware import FairSemaphore, ServerUnreachableError
+from semaphore_middleware.link import embedded
 from semaphore_middleware.shared_crawl import crawls
 from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
 from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
@@ -32,7 +33,7 @@ def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, s
     return process.wait(), process.log
 
 
-def ran(server: RedisServer, *words: str, **terminal: Any) -> Ran:
+def ran(server: RedisServer | None, *words: str, **terminal: Any) -> Ran:
     """`scrapy frontier ...`, in a thread: this one has a loop that runs."""
     command = semaphore(server, *words, command="frontier", **terminal)
     with ThreadPoolExecutor() as threads:
@@ -318,6 +319,25 @@ def test_a_mistake_is_named_in_one_line(server: RedisServer) -> None:
         assert ran(server, *words) == (2, "", said)
     told = ran(server, "add", "a", "https://a.example/", "-s", "CRAWL_PREFIX={a}")
     assert told.err.startswith("scrapy frontier: CRAWL_PREFIX = '{a}': allowed is ")
+
+
+def test_closed_input_is_an_empty_one(server: RedisServer) -> None:
+    assert ran(server, "add", "a", "http://a/").status == 0
+    dropped = ran(server, "drop", "a", answer=None)
+    assert (dropped.status, dropped.lines[-1]) == (1, "Nothing was changed.")
+    assert ran(server, "add", "a", answer=None).status == 0
+
+
+async def test_without_an_address_the_embedded_server_is_found_but_not_started() -> None:
+    none = "scrapy frontier: no server's address is given "
+    listed = ran(None, "status")
+    assert (listed.status, listed.out) == (3, "")
+    assert listed.err.startswith(none)
+    assert listed.err.endswith("and no embedded server runs\n")
+    assert os.listdir(os.environ[embedded.DIRECTORY]) == []  # noqa: PTH208 - in a coroutine all are as good
+    async with FairSemaphore() as node:
+        assert ran(None, "status").status == 0
+        assert embedded.find() == node.url
 
 
 def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_path: Path) -> None:
