@@ -23,12 +23,12 @@ from semaphore_middleware.core.protocol import (
     pack_head,
     pack_statement,
 )
-from semaphore_middleware.core.scripts import BEGIN_EPOCH, INSPECT, SYNC
+from semaphore_middleware.core.scripts import BEGIN_EPOCH, SYNC
 from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
 from semaphore_middleware.link import chance
 from semaphore_middleware.link.connection import Connection, NotInScriptsError
 from semaphore_middleware.link.rights import try_rights
-from semaphore_middleware.link.scripts import Call, batches, run_scripts
+from semaphore_middleware.link.scripts import TRY_READING, Call, batches, run_scripts
 from semaphore_middleware.link.text import encoded
 from semaphore_middleware.model.options import NodeOptions
 
@@ -257,9 +257,8 @@ class Store:
         keys = self._keys
         names = (*keys.of_all, *keys.of(""))
         await try_rights(connection, keys.trial, names, keys.tag, (BEGIN_EPOCH, SYNC))
-        # A node looks at a scope where a request waits for long.
-        look = Call(INSPECT, keys.of_all, (pack_head(0.0), ""))
-        await run_scripts(connection, [look])
+        # Some scripts only read: the one, for instance, that explains long waits.
+        await run_scripts(connection, [Call(TRY_READING, names, ())])
 
     async def sync(
         self, connection: Connection, statements: Sequence[Statement], look: bool = False

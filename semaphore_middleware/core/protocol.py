@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from struct import Struct
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from semaphore_middleware.core.records import (
     HEAD,
@@ -24,7 +23,6 @@ from semaphore_middleware.core.records import (
 from semaphore_middleware.link.lease import STEP
 from semaphore_middleware.link.text import decoded
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
-from semaphore_middleware.model.inspection import Inspection, JobShare, Member, ServerState
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.validation import LONGEST_S
@@ -142,17 +140,12 @@ class Reply:
 STATEMENT = Record({**numbers_of(Statement), **LIMIT})
 FEEDBACK = Record(numbers_of(FeedbackSummary, Backoff))
 REPLY = Record(numbers_of(Reply))
-_LIMIT = OF_KEYS["limit"]
-_PAIR, _DOUBLE = Struct(">2d"), Struct(">d")
-INSPECTION, MEMBER = Record(numbers_of(Inspection)), Record(numbers_of(Member))
 RECORDS: Mapping[str, Record] = {
     **OF_KEYS,
     "head": HEAD,
     "statement": STATEMENT,
     "feedback": FEEDBACK,
     "reply": REPLY,
-    "inspection": INSPECTION,
-    "member": MEMBER,
 }
 """By their names in scripts."""
 
@@ -215,30 +208,3 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     for name in ("retry_after", "quota_gap"):
         numbers[name] = min(numbers[name], LONGEST_S)
     return FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))
-
-
-# Scopes -----------------------------------------------------------------------------------------
-
-
-def read_server_state(times: bytes) -> ServerState:
-    """From the first part of the reply of the script `inspect`."""
-    return ServerState(*_PAIR.unpack(times))
-
-
-def read_inspection(scope: str, reply: tuple[bytes, bytes, Sequence[Any]]) -> Inspection:
-    """A scope, from the reply of the script `inspect`."""
-    packed, set_by, rows = reply
-    members = tuple(_read_member(*row) for row in rows)
-    return Inspection(
-        scope,
-        members=members,
-        force=Limit.unpack(*_LIMIT.unpack_from(packed, INSPECTION.size)),
-        set_by=set_by.decode("utf-8", "replace") or None,
-        jobs=JobShare.of(members),
-        **INSPECTION.fields(packed),
-    )
-
-
-def _read_member(node: bytes, job: bytes, packed: bytes) -> Member:
-    asks_for = Limit.unpack(*_LIMIT.unpack_from(packed, MEMBER.size))
-    return Member(decoded(node), asks_for=asks_for, job=decoded(job), **MEMBER.fields(packed))

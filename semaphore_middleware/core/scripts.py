@@ -38,4 +38,3 @@ def words_of(records: Mapping[str, Record]) -> Words:
 WORDS = words_of(RECORDS)
 BEGIN_EPOCH = Script("begin_epoch", PACKAGE, WORDS)
 SYNC = Script("sync", PACKAGE, WORDS)
-INSPECT = Script("inspect", PACKAGE, WORDS, read_only=True)

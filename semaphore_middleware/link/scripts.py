@@ -67,6 +67,7 @@ class Call:
 
 
 TRY_RIGHTS = Script("try_rights")
+TRY_READING = Script("try_reading", read_only=True)
 ECHO = Script("echo")
 
 

@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from semaphore_middleware.core.calls import Begun, begin_epoch, pack_begin
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.protocol import pack_head, read_inspection, read_server_state
-from semaphore_middleware.core.scripts import INSPECT
+from semaphore_middleware.core.protocol import pack_head
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link import chance, embedded
 from semaphore_middleware.link.connection import Connection
@@ -31,8 +30,14 @@ from semaphore_middleware.model.limits import GivenLimit
 from semaphore_middleware.model.options import DEFAULT_PREFIX
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
-from semaphore_middleware.operators.records import pack_parts, read_change, read_rule
-from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET
+from semaphore_middleware.operators.records import (
+    pack_parts,
+    read_change,
+    read_inspection,
+    read_rule,
+    read_server_state,
+)
+from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET, INSPECT
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip

@@ -1,13 +1,54 @@
-"""Rules and the log of their changes, as the server keeps them."""
+"""What operators read: scopes as the script `inspect` replies, and, as the server keeps them, rules
+and the log of their changes.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Any
 
-from semaphore_middleware.model.limits import PARTS
+from semaphore_middleware.core import protocol
+from semaphore_middleware.core.records import OF_KEYS, Record, numbers_of
+from semaphore_middleware.link.text import decoded
+from semaphore_middleware.model.inspection import Inspection, JobShare, Member, ServerState
+from semaphore_middleware.model.limits import PARTS, Limit
 from semaphore_middleware.model.rules import LoggedChange, Rule
+
+_LIMIT = OF_KEYS["limit"]
+_TIMES = Struct(">2d")
+INSPECTION, MEMBER = Record(numbers_of(Inspection)), Record(numbers_of(Member))
+RECORDS: Mapping[str, Record] = {
+    **protocol.RECORDS,
+    "inspection": INSPECTION,
+    "member": MEMBER,
+}
+"""By their names in scripts."""
+
+
+def read_server_state(times: bytes) -> ServerState:
+    """From the first part of the reply of the script `inspect`."""
+    return ServerState(*_TIMES.unpack(times))
+
+
+def read_inspection(scope: str, reply: tuple[bytes, bytes, Sequence[Any]]) -> Inspection:
+    """A scope, from the reply of the script `inspect`."""
+    packed, set_by, rows = reply
+    members = tuple(_read_member(*row) for row in rows)
+    return Inspection(
+        scope,
+        members=members,
+        force=Limit.unpack(*_LIMIT.unpack_from(packed, INSPECTION.size)),
+        set_by=set_by.decode("utf-8", "replace") or None,
+        jobs=JobShare.of(members),
+        **INSPECTION.fields(packed),
+    )
+
+
+def _read_member(node: bytes, job: bytes, packed: bytes) -> Member:
+    asks_for = Limit.unpack(*_LIMIT.unpack_from(packed, MEMBER.size))
+    return Member(decoded(node), asks_for=asks_for, job=decoded(job), **MEMBER.fields(packed))
 
 
 def pack_parts(parts: Mapping[str, Any]) -> bytes:

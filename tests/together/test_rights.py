@@ -11,7 +11,7 @@ from scrapy import Request
 from semaphore_middleware import FairSemaphore, Limit, SemaphoreError, ServerRefusedError
 from semaphore_middleware.core import scripts
 from semaphore_middleware.operators.admin import Admin
-from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET
+from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET, INSPECT
 from semaphore_middleware.report.reader import read_history
 from semaphore_middleware.report.scripts import NOTE_HISTORY, NOTE_ROBOTSTXT, READ_HISTORY
 from semaphore_middleware.shared_crawl.client import NODES_SCRIPTS, SCRIPTS
@@ -58,13 +58,13 @@ SHARED = commands_in(*(SCRIPTS[name] for name in NODES_SCRIPTS))
 
 
 def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
-    of_kernel = commands_in(scripts.SYNC, scripts.BEGIN_EPOCH, scripts.INSPECT)
+    of_kernel = commands_in(scripts.SYNC, scripts.BEGIN_EPOCH, INSPECT)
     of_nodes = of_kernel | commands_in(NOTE_HISTORY, NOTE_ROBOTSTXT)
     assert allowed("node") == FOR_NODES | CACHING | of_nodes
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | SHARED
     assert allowed("crawler") == allowed("node") | SHARED
     changes = (scripts.BEGIN_EPOCH, EVICT, CHANGE_RULE, FORGET)
-    of_operators = commands_in(scripts.INSPECT, READ_HISTORY, *changes)
+    of_operators = commands_in(INSPECT, READ_HISTORY, *changes)
     assert allowed("operator") == ATTACHING | {"evalsha_ro", "scan", "zscan"} | of_operators
 
 

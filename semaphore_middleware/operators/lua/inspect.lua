@@ -7,8 +7,8 @@
 --        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be
 --        read, or is left out. Fewer scopes than were named if they have many nodes.
 
-@include(shared/scopes)
-@include(shared/promote)
+@include(semaphore_middleware.core:shared/scopes)
+@include(semaphore_middleware.core:shared/promote)
 
 local function left(moment)
   return math.max(0, moment - NOW) / 1000

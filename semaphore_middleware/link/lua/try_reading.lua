@@ -1,0 +1,2 @@
+-- Does nothing: who may run it may run scripts that only read.
+-- KEYS: those that such scripts read.
