@@ -54,6 +54,7 @@ from semaphore_middleware.scrapy.retries import GIVEN_UP, Retries, forget_refusa
 from semaphore_middleware.scrapy.scopes import (
     SCOPE_KEY,
     ScopeFinder,
+    Scopes,
     drop_scope_of_other_host,
     host_of,
 )
@@ -234,36 +235,36 @@ class Downloads:
             admission.permits.begin()
 
     async def _admit(self, admission: Admission) -> None:
+        """Take a request's permits, until it may begin under them."""
         request = admission.request
         # Once more: middlewares may have changed the request.
         self.admissions.update(admission, self._scopes.find_scopes(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)
         if scopes.limits:
             await self._opened()
-        timeout = self._settings.acquire_timeout
-        priority = _checked_priority(admission)
+        _check_priority(admission)
         permits = self.admissions.take_over(admission)
         while True:
-            if permits is None and scopes.limits:
-                permits = await self._semaphore.acquire_all(
-                    scopes.limits,
-                    timeout,
-                    priority=priority,
-                    on_progress=partial(self.admissions.follow, admission),
-                )
-            permits = permits or NO_PERMITS
+            if permits is None:
+                permits = await self._take_permits(admission, scopes)
             self.admissions.move(admission, READY, permits)
             shared: SharedRequest | None = request.meta.get(SHARED_KEY)
             if shared is not None:
                 await shared.look()
             if await self._may_begin(admission, permits):
                 return
-            self.admissions.move(admission, ASKING)  # its permits go to other nodes
             permits = None
-            if host_of(request):
-                await self._network.wait()
-            if not self.admissions.has_place(admission) and admission.place is not None:
-                await admission.place
+            await self._wait_without_permits(admission)
+
+    async def _take_permits(self, admission: Admission, scopes: Scopes) -> PermitSet:
+        if not scopes.limits:
+            return NO_PERMITS
+        return await self._semaphore.acquire_all(
+            scopes.limits,
+            self._settings.acquire_timeout,
+            priority=admission.priority,
+            on_progress=partial(self.admissions.follow, admission),
+        )
 
     async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
         """Wait for a place in CONCURRENT_REQUESTS, but not if the permits' starts count. False if
@@ -278,6 +279,14 @@ class Downloads:
                 return False
         needs_network = bool(host_of(admission.request))
         return not permits.withdrawn and (not needs_network or self._network.may_begin())
+
+    async def _wait_without_permits(self, admission: Admission) -> None:
+        """Leave a request's permits to other nodes, until it is useful to take permits again."""
+        self.admissions.move(admission, ASKING)
+        if host_of(admission.request):
+            await self._network.wait()
+        if not self.admissions.has_place(admission) and admission.place is not None:
+            await admission.place
 
     async def transfer(
         self, download: Callable[[Request], Awaitable[Response]], request: Request
@@ -438,15 +447,14 @@ class Downloads:
             self._engine.answer_spiders()
 
 
-def _checked_priority(admission: Admission) -> float:
-    """The priority among this node's requests. Raises `SettingsError` for one that is not allowed,
-    whose request is only then written out.
+def _check_priority(admission: Admission) -> None:
+    """Raise `SettingsError` for a priority that is not allowed. Only then is its request written
+    out.
     """
     try:
         check_priority(admission.request.priority, "priority")
     except SettingsError as error:
         raise SettingsError(f"{admission.request}: {error}") from None
-    return admission.priority
 
 
 def _copy_for_scheduler(request: Request) -> Request:
