@@ -12,7 +12,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.link.environment import server_of
 from semaphore_middleware.model.settings import SETTINGS
 from semaphore_middleware.model.validation import not_allowed
@@ -71,7 +71,12 @@ class SemaphoreAddon:
         except SettingsError as error:
             end_crawl(error, crawler)
         _apply_spider_attributes(crawler)
-        return cls(crawl_of(crawler))
+        crawl = crawl_of(crawler)
+        try:
+            crawl.join_server()
+        except SemaphoreError as error:
+            end_crawl(error, crawler)
+        return cls(crawl)
 
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
@@ -101,7 +106,7 @@ class SemaphoreAddon:
             )
         _replace_robotstxt_middleware(settings)
         # For components that use the same server and node name, such as a scheduler.
-        _name_server(settings, self._crawl.url)
+        _name_server(settings, self._crawl.semaphore.url)
         _override(settings, "SEMAPHORE_NODE", self._crawl.semaphore.node)
 
 

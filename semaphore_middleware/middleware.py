@@ -32,7 +32,7 @@ class SemaphoreMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` and errors as the add-on's does."""
+        """Raises `NotConfigured` and `SettingsError` as the add-on's does."""
         if not is_enabled(crawler):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         return cls(crawler, crawl_of(crawler).downloads)

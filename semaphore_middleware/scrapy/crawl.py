@@ -66,26 +66,20 @@ class Crawl:
         self.settings = settings
         self._crawler = crawler
         self._engine = Engine(crawler)
-        # These come first: they may find invalid settings.
         name = spider_name(crawler)
         options = settings.semaphore_options(name)
-        observers = self._make_observers()
-        self._embedded = None
-        if (url := settings.url) is None:
-            self._embedded = embedded.start_or_join(settings.prefix)
-            url = self._embedded.url
-        self.url = url
         arguments = self._engine.spider_arguments() or {}
         job = arguments.get("_job", "")  # as Scrapyd gives it
         if belongs_to_a_command(crawler):
             options["explain_waits"] = PERSONS_WAIT_S
         self.semaphore = FairSemaphore(
-            url,
+            settings.url,
             node=settings.node or default_node(name, job),
             url_from=settings.url_from,
-            observers=observers,
+            observers=self._make_observers(),
             **options,
         )
+        self._embedded: embedded.EmbeddedServer | None = None
         self._opening: asyncio.Task[str | None] | None = None
         scopes = ScopeFinder(settings.scopes, settings.limits)
         self.downloads = Downloads(
@@ -105,10 +99,16 @@ class Crawl:
             observers.append(WaitSpans())
         return observers
 
-    @property
-    def _server(self) -> str:
-        """The server's address, without a password."""
-        return str(Server(self.url, 1))
+    def join_server(self) -> str:
+        """Start or join the embedded server, if the settings name no server. Blocks for a moment.
+        Returns the server's address.
+
+        Raises `ServerRefusedError` if the embedded server cannot be used.
+        """
+        if self.semaphore.url is None:
+            self._embedded = embedded.start_or_join(self.settings.prefix)
+            self.semaphore.url = self._embedded.url
+        return self.semaphore.url
 
     async def opened(self) -> None:
         """Wait until the crawl has reached its server, or has given up.
@@ -137,13 +137,14 @@ class Crawl:
             return None
         try:
             self.downloads.wrap_downloader()
+            server = str(Server(self.join_server(), 1))  # without a password
             timeout = self.settings.start_timeout
             await self._engine.reach(
-                self._server, self.semaphore.open(), timeout, lambda: self.semaphore.problem
+                server, self.semaphore.open(), timeout, lambda: self.semaphore.problem
             )
             is_embedded = self._embedded is not None
             prefix = self.settings.prefix
-            log_start(self.semaphore.node, self._server, prefix, is_embedded, limits)
+            log_start(self.semaphore.node, server, prefix, is_embedded, limits)
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True

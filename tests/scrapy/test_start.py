@@ -115,6 +115,21 @@ async def test_what_is_not_allowed_ends_a_process_with_status_1(
 
 
 @both
+async def test_an_embedded_server_that_cannot_be_used_ends_a_process_with_status_1(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: By
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", str(file))
+    async with scrapy(tmp_path, Request(site.url("/page/")), **by) as crawl:
+        assert await crawl.ended() == 1
+    [error] = crawl.errors
+    assert "the embedded server cannot be used: " in error
+    assert "Traceback" not in crawl.log
+    assert site.arrivals == []
+
+
+@both
 async def test_everything_is_off(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     caplog.set_level("INFO")
     off: dict[str, Any] = {"SEMAPHORE_ENABLED": False, "SEMAPHORE_REDIS_URL": NOWHERE}
