@@ -127,7 +127,8 @@ class Outbox:
 
     A lease sends at once (`send_now`), or a little later with others (`send_soon`); when the common
     reuse window ends (`send_at_window_end`); or after a wait for which only time is needed
-    (`send_later`). All send together after a gap, and to renew the leases (`send_all`).
+    (`send_later`). All send together after a gap, and to renew the leases (`send_all`). A call may
+    check the server, too (`check_server`).
 
     The outbox calls `wake` when `next_call` has something to send, and `wake_at` with the time at
     which `on_time` is to be called, if that is earlier than any time that it has passed before.
@@ -272,12 +273,14 @@ class Outbox:
         elif (time := self.now() + seconds) < self._timers.times.get(lease, math.inf):
             self._set_timer(lease, time)
 
-    def send_all(self, look: bool = False) -> None:
-        """Send everything again: after a gap, and to keep the leases. With `look`, the call also
-        checks that the server still is in the life known to this node.
-        """
-        self._is_look_due |= look
+    def send_all(self) -> None:
+        """Send everything again: after a gap, and to keep the leases."""
         self._due |= dict.fromkeys(self.leases.values())
+        self._wake()
+
+    def check_server(self) -> None:
+        """Let the next call check that the server still is in the life known to this node."""
+        self._is_look_due = True
         self._wake()
 
     # Calls --------------------------------------------------------------------------------------
@@ -368,7 +371,8 @@ class Outbox:
     def _renew(self) -> None:
         if self.leases:
             # promise: leases are renewed
-            self.send_all(look=True)  # rule 2: look at each renewal
+            self.send_all()
+            self.check_server()  # rule 2: look at each renewal
             self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease_time)
 
     def on_stall(self, seconds: float) -> None:
@@ -376,7 +380,8 @@ class Outbox:
         has taken back what waits.
         """
         self.emit(ProcessStalled, seconds)
-        self.send_all(look=True)
+        self.send_all()
+        self.check_server()
 
     def _check_deadlines(self) -> None:
         """End leases past their deadlines, and set the timer for the next deadline."""

@@ -239,8 +239,9 @@ class Session:
 
     def look(self) -> None:
         """Send everything again: the replies are news of all sites."""
-        # In the recovery wait the server is looked at, too: an operator may have ended the wait.
-        self.outbox.send_all(look=self._recovery.is_waiting)
+        self.outbox.send_all()
+        if self._recovery.is_waiting:  # an operator may have ended the wait
+            self.outbox.check_server()
 
     def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
         """The reason in the last reply why the scope's requests wait (None: it is not known), and

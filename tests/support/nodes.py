@@ -136,7 +136,8 @@ async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> N
 def renew(node: FairSemaphore) -> None:
     """What time does to a node: it says everything again, and checks where its server is."""
     assert node._session is not None
-    node._session.outbox.send_all(look=True)
+    node._session.outbox.send_all()
+    node._session.outbox.check_server()
 
 
 class Recorder(Observer):
