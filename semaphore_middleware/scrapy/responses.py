@@ -35,6 +35,7 @@ from semaphore_middleware.model.validation import LONGEST_S, shown
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
 from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
+    Refused,
     Retries,
     note_refusal,
     refusals_of,
@@ -199,7 +200,7 @@ class ResponseClassifier:
             case Kind.PROXY_REFUSES:
                 _refuse_proxy(permit, request)
                 if status in self._backoff_codes:
-                    self._decide(admission, status, True, False)
+                    self._decide(admission, status, Refused.SITE)
         return verdict.kind is not Kind.ANSWER
 
     async def _classify(
@@ -240,21 +241,25 @@ class ResponseClassifier:
         gap = quota_gap(response) if is_metered else 0.0
         most = None
         try:
-            most = self._decide(admission, status, verdict.is_of_site, permit.site_is_walled)
+            most = self._decide(admission, status, _what_is_refused(verdict))
         finally:  # bad values of the project's must not hide the refusal
             cause = _refusal_text(request, status, most)
             permit.refused(verdict.pause, cause, status, is_metered, gap)
 
-    def _decide(
-        self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
-    ) -> int | None:
+    def _decide(self, admission: Admission, status: int, refused: Refused) -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""
-        most = self._retries.decide(admission, status, is_of_site, is_walled).most
+        most = self._retries.decide(admission, status, refused).most
         admission.retries_most = most
         if most is None:
             admission.is_left_to_others = True
             note_refusal(admission.request)
         return most
+
+
+def _what_is_refused(verdict: Verdict) -> Refused:
+    if verdict.permit.site_is_walled:
+        return Refused.SITE_FOR_LONG
+    return Refused.SITE if verdict.is_of_site else Refused.PERHAPS_ONE_PAGE
 
 
 def record_proxy_refusal(permits: PermitSet, request: Request) -> None:

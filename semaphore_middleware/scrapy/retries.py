@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Container
 from dataclasses import dataclass
+from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,15 @@ GIVEN_UP = "refused too often"
 SCRAPYS_CODES = frozenset(default_settings.RETRY_HTTP_CODES)
 
 
+class Refused(Enum):
+    """What is refused with a request."""
+
+    PERHAPS_ONE_PAGE = "perhaps one page"
+    SITE = "site"
+    SITE_FOR_LONG = "site for long"
+    """All of its requests, for a long time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Who retries a refused request."""
@@ -59,23 +69,19 @@ class Retries:
         self._is_explained = False
         self._warned_of: set[int] = set()
 
-    def decide(
-        self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
-    ) -> Decision:
+    def decide(self, admission: Admission, status: int, refused: Refused) -> Decision:
         """Who retries a request refused with this status. Explained in the log the first time."""
-        decision = self._decide(admission, status, is_of_site, is_walled)
+        decision = self._decide(admission, status, refused)
         if not self._is_explained:
             self._is_explained = True
             request = admission.request
             logger.info("This crawl's first refusal: %d for %s. %s", status, request, decision.text)
         return decision
 
-    def _decide(
-        self, admission: Admission, status: int, is_of_site: bool, is_walled: bool
-    ) -> Decision:
+    def _decide(self, admission: Admission, status: int, refused: Refused) -> Decision:
         request = admission.request
         settings = self._crawler.settings
-        if is_walled:
+        if refused is Refused.SITE_FOR_LONG:
             return Decision(
                 0, "It is not retried: its site has refused all requests for a long time."
             )
@@ -96,7 +102,7 @@ class Retries:
                     "It goes on to your own middlewares and callback, and the add-on retries none: "
                     f"{status} is not in RETRY_HTTP_CODES.",
                 )
-        most, setting = self._most(admission, is_of_site)
+        most, setting = self._most(admission, refused)
         if not most:
             return Decision(0, f"It is not retried: {setting} is 0.")
         return Decision(
@@ -139,13 +145,13 @@ class Retries:
                 status,
             )
 
-    def _most(self, admission: Admission, is_of_site: bool) -> tuple[int, str]:
+    def _most(self, admission: Admission, refused: Refused) -> tuple[int, str]:
         """The number of refusals of a request until the spider gets the response, and the setting
         that says so. If the site is asked for nothing else, only this page may be in trouble, so
         `RETRY_TIMES` counts, too.
         """
         most = self._times, "SEMAPHORE_BACKOFF_TIMES"
-        if is_of_site or not admission.is_alone:
+        if refused is Refused.SITE or not admission.is_alone:
             return most
         name = "max_retry_times"
         retry_times = admission.request.meta.get(name)

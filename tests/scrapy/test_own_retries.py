@@ -10,7 +10,7 @@ from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
 from semaphore_middleware.scrapy.admission import SHARED_KEY, Admission
-from semaphore_middleware.scrapy.retries import Retries
+from semaphore_middleware.scrapy.retries import Refused, Retries
 from tests.support.crawls import Crawl, Log, ready_crawler
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -57,7 +57,7 @@ def retries_by_us(
         vars(crawler.spider).update(spider)
         retries = Retries(crawler, times)
     request = Request("http://a/", callback=callback, meta={**meta})
-    return retries.decide(Admission(request, True), status, True, False).most
+    return retries.decide(Admission(request, True), status, Refused.SITE).most
 
 
 @pytest.mark.parametrize(
