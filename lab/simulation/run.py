@@ -23,13 +23,7 @@ from lab.simulation.sites import Meter, Wall
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.calls import pack_begin
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.observer import (
-    Event,
-    Observer,
-    PermitGranted,
-    PermitLost,
-    StatementRefused,
-)
+from semaphore_middleware.core.observer import Observer, PermitGranted, PermitLost, StatementRefused
 from semaphore_middleware.core.protocol import RECORDS, VERSION, pack_head
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
@@ -44,6 +38,7 @@ from semaphore_middleware.link.index import COMPLETE
 from semaphore_middleware.link.keeper import Heartbeat
 from semaphore_middleware.link.location import Server as Location
 from semaphore_middleware.link.scripts import sha1_of
+from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.operators.admin import Admin

@@ -29,7 +29,6 @@ from semaphore_middleware.console.auth import HEAD_TIMEOUT_S
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     BackoffStarted,
-    Event,
     FailedAtOnce,
     HostDown,
     ObservedSemaphore,
@@ -45,6 +44,7 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.link.text import encoded
+from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.options import NodeOptions
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from semaphore_middleware.core.observer import (
     BackoffStarted,
-    Event,
-    Fields,
     HostDown,
     LimitOverruled,
     NodePaused,
@@ -25,6 +23,7 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.link.text import digits
+from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.inspection import refusals_text
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVarTuple
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from semaphore_middleware.errors import SemaphoreError, SettingsError
+from semaphore_middleware.model.events import CountedEvent, Event, Fields
 from semaphore_middleware.model.validation import not_allowed, shown
 
 if TYPE_CHECKING:
@@ -33,24 +34,6 @@ FAILURES = (Exception, asyncio.CancelledError, SystemExit, GeneratorExit)
 """What a user's own function raises is its own failure: it must not end a task or a loop of ours.
 Only `KeyboardInterrupt` is left out, the user's Ctrl-C.
 """
-
-Fields = TypeVarTuple("Fields")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A fact about this process. Times are in seconds.
-
-    Other packages may define events of their own, and pass them on with `FairSemaphore.emit`.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class CountedEvent(Event):
-    """An event with a stat of its own."""
-
-    counter: ClassVar[str]
-    """The stat's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from semaphore_middleware.core.calls import Recovery, Store
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
-    Event,
-    Fields,
     NodeJoined,
     Observer,
     Observers,
@@ -37,6 +35,7 @@ from semaphore_middleware.link.keeper import KEEPER, Keeper
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions

@@ -9,12 +9,12 @@ from opentelemetry.trace import StatusCode, get_tracer
 
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
-    Event,
     FailedAtOnce,
     ObservedSemaphore,
     Observer,
     PermitGranted,
 )
+from semaphore_middleware.model.events import Event
 
 
 class WaitSpans(Observer):

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from semaphore_middleware.core.observer import (
-    CountedEvent,
-    Event,
     ObservedSemaphore,
     Observer,
     PermitGranted,
     PermitReleased,
     ProcessStalled,
 )
+from semaphore_middleware.model.events import CountedEvent, Event
 
 SHOWN_SCOPES = 20  # the busiest scopes, with stats of their own
 COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end

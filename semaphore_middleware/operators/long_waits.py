@@ -8,7 +8,6 @@ import math
 from collections.abc import Coroutine, Iterator, Sequence
 
 from semaphore_middleware.core.observer import (
-    Event,
     LimitOverruled,
     ObservedSemaphore,
     Observer,
@@ -16,6 +15,7 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.options import NodeOptions

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from semaphore_middleware.core.observer import (
-    Event,
     NodeJoined,
     ObservedSemaphore,
     Observer,
@@ -30,6 +29,7 @@ from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.link.scripts import Call, batches, run_scripts
 from semaphore_middleware.link.text import encoded
+from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.hosts import host_within, normal_host
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.report.diary import Batch, Diary

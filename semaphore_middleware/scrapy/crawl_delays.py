@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.datatypes import LocalCache
 
-from semaphore_middleware.core.observer import CountedEvent
+from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.scrapy.scopes import Scopes, origin_of
 from semaphore_middleware.scrapy.versions import crawl_delay

@@ -14,8 +14,8 @@ from itertools import starmap
 from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 
-from semaphore_middleware.core.observer import CountedEvent
 from semaphore_middleware.link.text import digits
+from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import registered_domain_finder
 from semaphore_middleware.scrapy.scopes import DEFAULT_PORTS, host_of

@@ -28,8 +28,9 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
-from semaphore_middleware.core.observer import FAILURES, CountedEvent
+from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.core.permit import Permit, PermitSet
+from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after

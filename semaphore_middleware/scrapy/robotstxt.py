@@ -22,8 +22,9 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.response import response_status_message
 from w3lib.url import safe_url_string
 
-from semaphore_middleware.core.observer import CountedEvent, RobotsTxtObeyed
+from semaphore_middleware.core.observer import RobotsTxtObeyed
 from semaphore_middleware.errors import ClosedError, SemaphoreError
+from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.crawl import crawl_of

@@ -5,11 +5,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from semaphore_middleware.core.handover import Handover
-from semaphore_middleware.core.observer import Event, Fields
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.link.lease import GRACE
+from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
 

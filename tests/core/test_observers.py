@@ -11,7 +11,8 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.core import observer
-from semaphore_middleware.core.observer import FAILURES, Event, Observer, Observers
+from semaphore_middleware.core.observer import FAILURES, Observer, Observers
+from semaphore_middleware.model.events import Event
 from tests.support.crawls import Log
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer

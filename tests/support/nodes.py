@@ -13,12 +13,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 import pytest
 
 from semaphore_middleware.core.calls import Recovery, Store
-from semaphore_middleware.core.observer import Event, Observer
+from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.link.connection import Connection
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
