@@ -19,6 +19,8 @@ FILES = (
     "semaphore_middleware/model/*.py",
     "semaphore_middleware/operators/admin.py",
     "semaphore_middleware/operators/lua/*.lua",
+    "semaphore_middleware/politeness/*.py",
+    "semaphore_middleware/politeness/lua/*.lua",
     "semaphore_middleware/scrapy/*.py",
     "semaphore_middleware/shared_crawl/*.py",
     "semaphore_middleware/shared_crawl/lua/**/*.lua",

@@ -15,12 +15,12 @@ from semaphore_middleware.console.poller import new_starts
 from semaphore_middleware.console.sections import Section
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import LIMITLESS
-from semaphore_middleware.model.reasons import REASONS
 from semaphore_middleware.operators.snapshot import Snapshot
+from semaphore_middleware.politeness import ALL_REASONS
 
 NAMED_NODES_MAX = 100  # the busiest
 STATES = "1 for the state of a scope; of others: how many. open, idle; " + " ".join(
-    f"{reason.name}: {reason.sentence}" for reason in REASONS
+    f"{reason.name}: {reason.sentence}" for reason in ALL_REASONS
 )
 OF_NODE = {
     "permits_held": "Permits that a node holds.",

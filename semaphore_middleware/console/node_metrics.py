@@ -38,7 +38,6 @@ from semaphore_middleware.core.observer import (
     ProcessStalled,
     Reconnected,
     RoundTrip,
-    SiteWalled,
     StatementRefused,
     StoreLost,
 )
@@ -46,6 +45,7 @@ from semaphore_middleware.link.location import Server
 from semaphore_middleware.link.text import encoded
 from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.options import NodeOptions
+from semaphore_middleware.politeness import POLICIES
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,12 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
     BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
     HostDown: ("hosts_down", "Sites that this node was the first to find down."),
-    SiteWalled: ("walled", "Sites that this node was the first to find walled."),
-    FailedAtOnce: ("failed_at_once", "Requests not made, because their site is down or walled."),
+    **{
+        event: (event.counter, meaning)
+        for policy in POLICIES
+        for event, meaning in policy.events.items()
+    },
+    FailedAtOnce: ("failed_at_once", "Requests not made, as their site is down, or refuses all."),
     AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),
     Reconnected: ("reconnects", "Connections to the server that were lost."),
     StoreLost: ("store_losses", "Times the server had lost its data, or was replaced."),

@@ -16,7 +16,6 @@ from semaphore_middleware.core.observer import (
     NodePaused,
     PauseCaused,
     PermitLost,
-    SiteWalled,
     StatementRefused,
     UsageReported,
 )
@@ -25,7 +24,7 @@ from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.inspection import refusals_text
+from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,9 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
     if reply.backoff is not None:
         _note_backoff(node, reply, reply.backoff)
     _note_down(node, before, reply)
-    _note_walled(node, before, reply)
+    findings = before.findings if before else NO_FINDINGS
+    for policy, known, found in zip(POLICIES, findings, reply.findings, strict=True):
+        policy.announce(node, scope, known, found, reply.backoff is not None)
 
 
 def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:
@@ -94,21 +95,6 @@ def _note_down(node: Announcer, before: Reply | None, reply: Reply) -> None:
             "time, which tries it again.",
             scope,
             reply.down_for,
-        )
-
-
-def _note_walled(node: Announcer, before: Reply | None, reply: Reply) -> None:
-    scope, was_walled = reply.statement.scope, before is not None and before.walled_for is not None
-    if reply.walled_for is None:
-        if was_walled:
-            logger.info("%s is no longer walled.", scope)
-    elif reply.backoff is not None and not was_walled:
-        node.emit(SiteWalled, scope, reply.walled_for)
-        logger.warning(
-            "%s is walled. %s. Requests fail at once, except for one after each pause, which tries "
-            "the site again.",
-            scope,
-            refusals_text(reply.walled_for, reply.refused_by),
         )
 
 

@@ -198,19 +198,8 @@ class HostDown(CountedEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class SiteWalled(CountedEvent):
-    """A site now counts as walled: it refused this node's request, too."""
-
-    counter = "walled"
-
-    scope: str
-    seconds: float
-    """For how long it has refused all requests."""
-
-
-@dataclass(frozen=True, slots=True)
 class FailedAtOnce(CountedEvent):
-    """A request was not made, because its site is down or walled."""
+    """A request was not made, because its site is down, or refuses everything."""
 
     counter = "failed_at_once"
 

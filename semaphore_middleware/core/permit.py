@@ -41,8 +41,8 @@ class Lease(Protocol):
     """When the newest request known to have succeeded began, on any node."""
 
     @property
-    def is_walled(self) -> bool:
-        """True if the site has refused all requests for long, as last reported."""
+    def shut(self) -> str:
+        """What the site is, while requests fail at once, as last reported; empty: they do not."""
 
     @property
     def starts_count(self) -> bool:
@@ -190,9 +190,11 @@ class Permit:
         return self._lease.last_success
 
     @property
-    def site_is_walled(self) -> bool:
-        """True if the site has refused all requests for long, as last reported."""
-        return self._lease.is_walled
+    def site_shut(self) -> str:
+        """What the site is, behind its name, while requests fail at once, as last reported; empty:
+        they do not.
+        """
+        return self._lease.shut
 
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         """Report a response of the site, after `latency` seconds. Call it before `release`.
@@ -216,9 +218,7 @@ class Permit:
         named no time, so the pause doubles from incident to incident. `what` it did is logged;
         operators see the `status` of its response.
 
-        After nothing but refusals for ten times the semaphore's `backoff.down_after`, in at least
-        five incidents, requests fail at once with `SiteWalledError`, but for one a pause. Time that
-        the site has named does not count.
+        After nothing but refusals for long, requests fail at once, except one after each pause.
 
         If many requests are refused because they were too many (`is_metered`), the scope gets a gap
         between starts, learned from how many the site answers. By a quota that the site has named,

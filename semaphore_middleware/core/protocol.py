@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import islice
 from operator import attrgetter
 from typing import Self, TypeVar
 
@@ -23,13 +25,15 @@ from semaphore_middleware.core.records import (
 from semaphore_middleware.link.lease import STEP
 from semaphore_middleware.link.text import decoded
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
+from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.model.wire import Wire
+from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
-VERSION = "9"
-"""Of the protocol: nodes of different versions do not share a server."""
+VERSION = "+".join(["10", *(policy.name for policy in POLICIES)])
+"""Of the protocol: nodes of different versions, or with other policies, do not share a server."""
 
 T = TypeVar("T")
 
@@ -112,10 +116,6 @@ class Reply:
     """True if the site responds to none of the nodes that have tried it."""
     down_for: Wire[float | None]
     """For how long the site has not responded, if it counts as down, and this node has tried it."""
-    walled_for: Wire[float | None]
-    """For how long the site has refused all requests, if it counts as walled."""
-    refused_by: Wire[int]
-    """The status of a walled site's last refusal."""
     answered_ago: Wire[float | None]
     """Age of the youngest request with a good answer."""
     held: Wire[int]
@@ -126,39 +126,53 @@ class Reply:
     """Of that pause, in milliseconds."""
     reason: Wire[Reason | None]
     """Why the requests that wait, of all nodes, cannot start; None: none waits, or some may."""
+    findings: tuple[Finding, ...] = NO_FINDINGS
+    """Of the policies, in their order."""
     problem: str = ""
     """A problem with the server's data of the scope; empty: none."""
 
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope."""
-        problem = reply[REPLY.size :].decode("utf-8", "replace")
-        values = (*REPLY.values(reply), problem)
+        end = REPLY.size + FINDINGS.size
+        findings = read_findings(reply[REPLY.size : end])
+        problem = reply[end:].decode("utf-8", "replace")
+        values = (*REPLY.values(reply), findings, problem)
         return cls(statement, *values)
 
 
 STATEMENT = Record({**numbers_of(Statement), **LIMIT})
 FEEDBACK = Record(numbers_of(FeedbackSummary, Backoff))
 REPLY = Record(numbers_of(Reply))
+OF_POLICIES = {policy.name: Record(numbers_of(policy.finding)) for policy in POLICIES}
+FINDINGS = Record(numbers_of(*(policy.finding for policy in POLICIES)))
 RECORDS: Mapping[str, Record] = {
     **OF_KEYS,
     "head": HEAD,
     "statement": STATEMENT,
     "feedback": FEEDBACK,
     "reply": REPLY,
+    "findings": FINDINGS,
 }
 """By their names in scripts."""
 
 
-NUMBERS = {"granted": 2, "retry": 1, "backoff": 2, "down": 1, "walled": 2, "changed": 0}
+NUMBERS = {
+    "granted": 2,
+    "retry": 1,
+    "backoff": 2,
+    "down": 1,
+    "changed": 0,
+    **{name: len(record.names) for name, record in OF_POLICIES.items()},
+}
 """How many numbers each kind of notification has, before the scope. Times are in milliseconds.
 
 - `granted`: the term, and how many permits are granted under it.
 - `retry`: time until asking again is worth it.
 - `backoff`: when the pause began, by the server's wall clock, and how long it is.
 - `down`: for how long the site has not responded.
-- `walled`: for how long the site has refused all requests, and the status of the last refusal.
 - `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
+- The name of a policy: its finding.
 """
 _NUMBER = re.compile("[0-9]{1,16}")
 
@@ -183,6 +197,23 @@ class Notification:
         if not is_whole or (kind == "changed" and scope):
             return None
         return cls(kind, scope, tuple(map(int, numbers)))
+
+    @property
+    def finding(self) -> Finding | None:
+        """A policy's, if it is of that kind."""
+        for policy in POLICIES:
+            if policy.name == self.kind:
+                return policy.finding(*OF_POLICIES[self.kind].read(self.numbers))
+        return None
+
+
+@lru_cache(8)  # about most sites nothing is found
+def read_findings(packed: bytes) -> tuple[Finding, ...]:
+    """The findings of all policies."""
+    values = iter(FINDINGS.values(packed))
+    return tuple(
+        policy.finding(*islice(values, len(OF_POLICIES[policy.name].names))) for policy in POLICIES
+    )
 
 
 def pack_head(

@@ -11,19 +11,21 @@ in their source, and `scripts.assembled` puts the names there:
     @constant(complete) '\\0complete'
     @status(lost)       1
     @reason(paused)     2
+    @policies(lua)      the policies' files
     @sense(limit)       concurrency % 1 == 0 and concurrency >= 1 and ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from struct import Struct
 from typing import Any, Literal, get_args, get_type_hints
 
 from semaphore_middleware.model.limits import PARTS
-from semaphore_middleware.model.reasons import REASONS, Reason
+from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.wire import WIRE
+from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 Status = Literal["ok", "lost", "old", "refused", "unreadable"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -51,7 +53,7 @@ KINDS: Mapping[Any, Kind] = {
     int | None: Kind(read=lambda number: int(number) or None),
     float | None: Kind("-1", lambda ms: ms / 1000 if ms >= 0 else None),
     Status: Kind(read=lambda place: STATUSES[int(place)]),
-    Reason | None: Kind(read=lambda place: REASONS[int(place) - 1] if place else None),
+    Reason | None: Kind(read=lambda place: ALL_REASONS[int(place) - 1] if place else None),
 }
 """By the type of a field of a dataclass."""
 
@@ -94,8 +96,11 @@ class Record:
 
     def values(self, packed: bytes) -> list[Any]:
         """The values of the fields, from bytes at whose beginning the record is."""
-        numbers = zip(self._readers, self.unpack_from(packed), strict=True)
-        return [read(number) for read, number in numbers]
+        return self.read(self.unpack_from(packed))
+
+    def read(self, numbers: Iterable[float]) -> list[Any]:
+        """The values of the fields, from their numbers."""
+        return [read(number) for read, number in zip(self._readers, numbers, strict=True)]
 
     def fields(self, packed: bytes) -> dict[str, Any]:
         """The same, by name."""
@@ -193,10 +198,7 @@ OF_KEYS = {
             "is_down": NUMBER,  # 1 if requests are to fail, but for one at a time
             "tried": TEXT,  # while it fails: machine and node of those that found so
             "trial": TEXT,  # the node whose first try is, or was, on the wire
-            "refusing_since": NUMBER,  # that it refuses all requests; or until it may, as it said
-            "incidents": NUMBER,  # of refusals since, without a time
-            "is_walled": NUMBER,  # 1 if requests are to fail, but for one at a time
-            "refused_by": NUMBER,  # the status of the last refusal
+            **{name: NUMBER for policy in POLICIES for name in policy.learned},
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
             "answered": NUMBER,  # when the youngest request began that was answered well; 0: none

@@ -43,9 +43,9 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.turns import Hand, common_turn_end
-from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
-from semaphore_middleware.model.inspection import refusals_text
+from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit, strictest
 
 SHORT_INTERVAL_S = 0.5
@@ -465,8 +465,8 @@ class ScopeLease:
         # 4. Only requests that still wait fail, or are notified that they wait.
         if reply.down_for is not None:
             self.on_down(reply.down_for)
-        if reply.walled_for is not None:
-            self.on_walled(reply.walled_for, reply.refused_by)
+        for finding in reply.findings:
+            self.on_finding(finding)
         for permit in self._queue.pop_answered(update.seq):
             self._note_wait(permit)
         self._apply_own_failures(reply, now)
@@ -556,21 +556,23 @@ class ScopeLease:
 
     def on_down(self, seconds: float) -> None:
         """The site counts as down, after `seconds` without a response: fail waiting requests."""
-        text = f"is down: it has not responded for {seconds:.0f} s; one request at a time"
-        self._fail_waiting(HostDownError, text)
+        self._fail_waiting(
+            lambda scope: HostDownError(
+                f"{scope} is down: it has not responded for {seconds:.0f} s; one request at a time "
+                "tries it again"
+            )
+        )
 
-    def on_walled(self, seconds: float, status: int) -> None:
-        """The site counts as walled, after `seconds` of nothing but refusals: fail waiting
-        requests.
-        """
-        text = f"is walled. {refusals_text(seconds, status)}; one request after each pause"
-        self._fail_waiting(SiteWalledError, text)
+    def on_finding(self, finding: Finding) -> None:
+        """A policy has found this about the site: fail waiting requests if it is shut."""
+        if finding.shut:
+            self._fail_waiting(finding.failure)
 
-    def _fail_waiting(self, kind: type[HostDownError], text: str) -> None:
+    def _fail_waiting(self, failure: Callable[[str], HostDownError]) -> None:
         waiting = self._queue.clear()
         for permit in waiting:
             self._node.emit(FailedAtOnce, permit)
-            permit._refuse(kind(f"{self.scope} {text} tries it again"))
+            permit._refuse(failure(self.scope))
         if waiting:
             self._node.send_now(self)
 
@@ -650,9 +652,10 @@ class ScopeLease:
         return self._queue.permits
 
     @property
-    def is_walled(self) -> bool:
-        """Whether the site has refused all requests for long, by the last reply."""
-        return self.last_reply is not None and self.last_reply.walled_for is not None
+    def shut(self) -> str:
+        """What the site is, while requests fail at once, by the last reply; empty: they do not."""
+        findings = self.last_reply.findings if self.last_reply else ()
+        return next((finding.shut for finding in findings if finding.shut), "")
 
     @property
     def pause_end(self) -> float:

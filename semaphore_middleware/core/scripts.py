@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from semaphore_middleware.core.keys import CONSTANTS
 from semaphore_middleware.core.protocol import RECORDS
 from semaphore_middleware.core.records import STATUSES, Record, sense_of_limit
-from semaphore_middleware.link.scripts import Script, Words
-from semaphore_middleware.model.reasons import BY_NAME, REASONS
+from semaphore_middleware.link.scripts import Script, Words, assembled_file
+from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 PACKAGE = "semaphore_middleware.core"
+OF_POLICIES = "semaphore_middleware.politeness"
 
 
 def words_of(records: Mapping[str, Record]) -> Words:
@@ -28,7 +29,10 @@ def words_of(records: Mapping[str, Record]) -> Words:
             case "sense":
                 return sense_of_limit()
             case "reason":
-                return str(1 + REASONS.index(BY_NAME[name]))
+                return str(1 + [reason.name for reason in ALL_REASONS].index(name))
+            case "policies":
+                files = (assembled_file(OF_POLICIES, each.name, text_of) for each in POLICIES)
+                return "\n".join(files)
             case _:
                 return records[name].written_out(what)
 

@@ -269,8 +269,8 @@ class Session:
                 lease.on_pause(paused_at, length)
             case "down", (down_for,):
                 lease.on_down(down_for / 1000)
-            case "walled", (walled_for, status):
-                lease.on_walled(walled_for / 1000, status)
+            case _ if finding := notification.finding:
+                lease.on_finding(finding)
 
     # While the loop is blocked -----------------------------------------------------------------
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
-from semaphore_middleware.link.text import time_of
+from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.limits import LIMITLESS, Limit, limit_word
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.wire import Wire
-
-
-def refusals_text(seconds: float, status: int) -> str:
-    """For how long a site has refused all requests, and by which status (0: none) the last."""
-    last = f", the last one with status {status}" if status else ""
-    return f"It has refused all requests for {time_of(seconds)}{last}"
-
 
 NO_LIMIT = Limit(LIMITLESS)
 
@@ -82,6 +75,27 @@ class JobShare:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What a policy has found about a site: its part of each reply and inspection. A policy's own
+    class adds fields with defaults, marked with `Wire`.
+    """
+
+    @property
+    def shut(self) -> str:
+        """What the site is, behind its name, while requests fail at once; empty: they do not."""
+        return ""
+
+    @property
+    def why(self) -> str:
+        """Why that is so: a sentence without its full stop; may be empty."""
+        return ""
+
+    def failure(self, scope: str) -> HostDownError:
+        """The error of a request that fails at once, as the site is shut."""
+        return HostDownError(f"{scope} {self.shut}")
+
+
+@dataclass(frozen=True, slots=True)
 class ServerState:
     """The state of a server, the same for all its scopes. Times are in seconds."""
 
@@ -126,10 +140,6 @@ class Inspection:
     """Requests with a permit granted since the scope was last idle."""
     down_for: Wire[float | None] = None
     """Seconds without a response, if the site is down; None: it is not."""
-    walled_for: Wire[float | None] = None
-    """Seconds of nothing but refusals, if the site is walled; None: it is not."""
-    refused_by: Wire[int] = 0
-    """The status of its last refusal since its last good answer; 0: none."""
     learned_gap: Wire[float] = 0.0
     """Seconds between starts that the site's refusals have taught; 0: none."""
     reason: Wire[Reason | None] = None
@@ -138,6 +148,14 @@ class Inspection:
     """Seconds until something may start, at the earliest; None: not a matter of time alone."""
     jobs: tuple[JobShare, ...] = ()
     """The jobs' parts of the scope, by name; empty if all nodes belong to one job."""
+    findings: tuple[Finding, ...] = ()
+    """Of the policies. Their fields can be read as fields of the inspection, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        for finding in () if name.startswith("_") else self.findings:
+            if name in type(finding).__dataclass_fields__:
+                return getattr(finding, name)
+        raise AttributeError(name)
 
     @property
     def held(self) -> int:
@@ -165,10 +183,13 @@ class Inspection:
     @property
     def why(self) -> str:
         """The reason in words, with its remaining time; empty: something may start."""
-        text = self.reason.text(self.wait) if self.reason else ""
-        if self.walled_for is None:
-            return text
-        return f"{text} {refusals_text(self.walled_for, self.refused_by)}."
+        texts = [self.reason.text(self.wait)] if self.reason else []
+        return " ".join([*texts, *(f"{each.why}." for each in self.findings if each.why)])
+
+    @property
+    def of_policies(self) -> Mapping[str, Any]:
+        """The fields of all findings, by name."""
+        return {name: value for each in self.findings for name, value in asdict(each).items()}
 
     @property
     def waiting(self) -> int:

@@ -1,6 +1,7 @@
 """Reasons why no request may start at a site: one row each, for logs, tables, page and metrics.
 
 A script names a reason where one of its gates holds a start back (`core/lua/shared/promote.lua`).
+Policies have further ones: `politeness.ALL_REASONS` are all.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ REASONS = (
         "The site refused a request, did not respond, or asked for a pause.",
     ),
     Reason("down", "closed", "The site is down: it has not responded for a long time."),
-    Reason("walled", "closed", "The site is walled: it has refused all requests for a long time."),
     Reason("full", "no_room", "All permits are held."),
     Reason("adaptive", "no_room", "All permits that the adaptive limit allows for now are held."),
     Reason("failing", "no_room", "The site does not respond, so one request at a time tries it."),
@@ -46,5 +46,4 @@ REASONS = (
     Reason("rate", "not_yet", "A rate limits the starts."),
     Reason("learned", "not_yet", "A pace learned from the site's refusals spaces the starts."),
 )
-"""On the wire a reason is its number in this table, from 1; 0: none."""
 BY_NAME = {reason.name: reason for reason in REASONS}

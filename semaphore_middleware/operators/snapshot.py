@@ -215,8 +215,7 @@ class Snapshot:
             "backoff_left": row.backoff_left or None,
             "backoff_last": row.backoff_last or None,
             "down_for": row.down_for,
-            "walled_for": row.walled_for,
-            "refused_by": row.refused_by or None,
+            **row.of_policies,
             "paused": row.paused,
             "state": row.state,
             "kind": row.reason and row.reason.kind,
@@ -327,7 +326,8 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
 def _is_known(seen: Inspection) -> bool:
     """True if the scope is in use, is remembered, or has a rule."""
     numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
-    return any((*numbers, seen.down_for, seen.walled_for, seen.paused, seen.set_by, seen.members))
+    shut = any(finding.shut for finding in seen.findings)
+    return any((*numbers, seen.down_for, shut, seen.paused, seen.set_by, seen.members))
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:

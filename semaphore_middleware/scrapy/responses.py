@@ -258,7 +258,7 @@ class ResponseClassifier:
 
 
 def _what_is_refused(verdict: Verdict) -> Refused:
-    if verdict.permit.site_is_walled:
+    if verdict.permit.site_shut:
         return Refused.SITE_FOR_LONG
     return Refused.SITE if verdict.is_of_site else Refused.PERHAPS_ONE_PAGE
 

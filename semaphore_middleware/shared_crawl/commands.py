@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
-from semaphore_middleware.model.inspection import Inspection, refusals_text
+from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.operators.formatting import NOTHING, count
 from semaphore_middleware.operators.verbs import (
     CommandError,
@@ -170,11 +170,9 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
         print(f"There is no shared crawl at {clean(f'{crawls.server}, prefix {crawls.prefix!r}')}.")
     for name, details_of_crawl in details.items():
         _print_details(name, details_of_crawl)
-    for site in asyncio.run(_walled_sites(settings)) if found else ():
-        refusals = refusals_text(site.walled_for or 0.0, site.refused_by)
-        print(
-            f"\n{clean(site.scope)} is walled. {refusals}; its requests fail until it answers one."
-        )
+    for scope, finding in asyncio.run(_shut_sites(settings)) if found else ():
+        text = f"{clean(scope)} {finding.shut}. {finding.why}"
+        print(f"\n{text}; its requests fail until it answers one.")
 
 
 def _print_table(found: Mapping[str, Counts]) -> None:
@@ -238,9 +236,10 @@ async def _look(
     return found, details
 
 
-async def _walled_sites(settings: BaseSettings) -> list[Inspection]:
+async def _shut_sites(settings: BaseSettings) -> list[tuple[str, Finding]]:
     async with admin_of(settings) as admin:
-        return [site for site in await admin.survey() if site.walled_for is not None]
+        sites = await admin.survey()
+    return [(site.scope, each) for site in sites for each in site.findings if each.shut]
 
 
 STATUS = Verb("show the shared crawls of the server", _status, _add_status)

@@ -11,6 +11,7 @@ from semaphore_middleware.console.view import MAX_NODES, MAX_ROWS, show, show_se
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.reasons import BY_NAME
 from semaphore_middleware.operators.snapshot import Snapshot, scope_id
+from semaphore_middleware.politeness import NO_FINDINGS
 
 
 def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection:
@@ -42,7 +43,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     name = "www.example.org"
     set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}
     set_by |= {"reason": BY_NAME["down"], "wait": 2.0}
-    one = Inspection(name, 3, (n, other), limit_max=8, **spaced, **off, **set_by)
+    of_site = {**spaced, **off, **set_by}
+    one = Inspection(name, 3, (n, other), limit_max=8, **of_site, findings=NO_FINDINGS)
     set_ = {"concurrency": LIMITLESS, "delay": 0.5, "rate": "none"}
     rule = Rule("*.example.org", "boss", set_, paused=True)
     snapshot = Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0, 6.5))

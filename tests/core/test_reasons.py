@@ -10,12 +10,12 @@ from semaphore_middleware import AcquireTimeoutError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
+from semaphore_middleware.politeness import ALL_REASONS
 from tests.core.test_gap import meter, taught
 from tests.core.test_refusals import (
     FAILED,
     asked_for,
     go_down,
-    meet_a_wall,
     one_more,
 )
 from tests.support.nodes import KEYS, Caller, Outside
@@ -57,11 +57,6 @@ async def down(caller: Caller, outside: Outside) -> Limit:
     return LIMIT
 
 
-async def walled(caller: Caller, outside: Outside) -> Limit:
-    await meet_a_wall(caller, outside)
-    return LIMIT
-
-
 async def full(caller: Caller, _: Outside) -> Limit:
     await caller.take("s", 2, limit=LIMIT)
     return LIMIT
@@ -91,11 +86,11 @@ async def learned(caller: Caller, outside: Outside) -> Limit:
 
 
 CASES: list[Case] = [
-    *(recovery, paused, backoff, down, walled),
+    *(recovery, paused, backoff, down),
     *(full, adaptive, failing),
     *(delay, rate, learned),
 ]
-TIMED = ("recovery", "backoff", "down", "walled", "delay", "rate", "learned")
+TIMED = ("recovery", "backoff", "down", "delay", "rate", "learned")
 
 
 def test_each_reason_has_a_case_here() -> None:
@@ -180,5 +175,5 @@ async def test_closed_comes_before_full(server: RedisServer, outside: Outside) -
 
 def test_the_manual_lists_all_of_them() -> None:
     page = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
-    rows = "".join(f"| `{reason.name}` | {reason.sentence} |\n" for reason in REASONS)
+    rows = "".join(f"| `{reason.name}` | {reason.sentence} |\n" for reason in ALL_REASONS)
     assert rows in page

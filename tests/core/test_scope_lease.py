@@ -11,7 +11,7 @@ from semaphore_middleware.core import observer
 from semaphore_middleware.core.line import LINE_SLACK
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.scope_lease import RETRY_UNREAD_S
-from semaphore_middleware.errors import HostDownError, PermitLostError, SiteWalledError
+from semaphore_middleware.errors import HostDownError, PermitLostError
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
 from tests.support.crawls import Log
@@ -393,39 +393,20 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
 
 
 @pytest.mark.parametrize("is_told", [False, True])
-@pytest.mark.parametrize(
-    ("closed", "kind", "words"),
-    [
-        (
-            {"down_for": 65.0},
-            HostDownError,
-            "s is down: it has not responded for 65 s; one request",
-        ),
-        (
-            {"walled_for": 665.0, "refused_by": 403},
-            SiteWalledError,
-            "s is walled. It has refused all requests for 11 min, the last one with status 403",
-        ),
-    ],
-    ids=["down", "walled"],
-)
-def test_requests_for_a_closed_site_fail_but_one_tries_it(
-    closed: dict[str, Any], kind: type[Exception], words: str, is_told: bool
-) -> None:
+def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -> None:
     node = LoneNode()
     tries, waits = node.ask(), node.ask()
-    node.talk(granted=1, **({} if is_told else closed))
+    node.talk(granted=1, down_for=None if is_told else 65.0)
     if is_told:
         node.at_once.clear()
-        hear = node.lease.on_down if kind is HostDownError else node.lease.on_walled
-        hear(*closed.values())
+        node.lease.on_down(65.0)
     assert stages(tries, waits) == ["held", "waiting"]
     assert tries._granted.done()
     assert waits._granted.done()
     assert not tries._granted.exception()
     error = waits._granted.exception()
-    assert type(error) is kind
-    assert str(error).startswith(words)
+    assert type(error) is HostDownError
+    assert str(error).startswith("s is down: it has not responded for 65 s; one request")
     assert node.at_once[-1] is True, "it wants no permit any more"
     waits.release()
     assert node.say().asked == 1
@@ -450,21 +431,6 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
     assert sum("s is down" in message for message in caplog.messages) == 1
     assert sum("s did not respond: all nodes pause" in message for message in caplog.messages) == 2
     assert caplog.messages[-1] == "s is no longer down."
-
-
-def test_the_node_that_finds_a_site_walled_says_so_once(caplog: Log) -> None:
-    caplog.set_level("INFO")
-    node = LoneNode()
-    for walled_for in (600.0, 700.0, None):
-        (tries,) = node.hold(walled_for=None if walled_for == 600.0 else 600.0)
-        assert tries.site_is_walled == (walled_for != 600.0)
-        tries.refused() if walled_for else tries.answered(0.1)
-        tries.release()
-        node.talk(granted=1, backoff=4.0 if walled_for else None, walled_for=walled_for)
-    walled = [one for one in node.events if isinstance(one, observer.SiteWalled)]
-    assert walled == [observer.SiteWalled("s", 600.0)]
-    assert sum("s is walled. It has" in message for message in caplog.messages) == 1
-    assert caplog.messages[-1] == "s is no longer walled."
 
 
 def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:

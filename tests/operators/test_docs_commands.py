@@ -10,6 +10,7 @@ from semaphore_middleware.model.inspection import Inspection, JobShare, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
 from semaphore_middleware.operators.snapshot import Snapshot
+from semaphore_middleware.politeness import NO_FINDINGS
 from tests.support.cli import OldCaller, semaphore
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -65,7 +66,9 @@ def keys_of(what: str) -> list[str]:
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     member = Member("n", 1, 1, 1.0, 1.0, 1.0, Limit(4))
     jobs = JobShare.of([member, replace(member, job="news")])
-    snapshot = Snapshot.of([Inspection("s", 1, (member,), jobs=jobs)], [Rule("s", "me")])
+    snapshot = Snapshot.of(
+        [Inspection("s", 1, (member,), jobs=jobs, findings=NO_FINDINGS)], [Rule("s", "me")]
+    )
     shown: dict[str, Any] = snapshot.as_json()
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]
     assert list(shown["totals"]) == keys_of("`totals`")

@@ -18,8 +18,8 @@ from semaphore_middleware.link import embedded
 from semaphore_middleware.shared_crawl import crawls
 from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
 from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
-from tests.core.test_refusals import meet_a_wall
 from tests.crawler.conftest import Scrapy, serving
+from tests.politeness.test_blocked import block
 from tests.support.blocking import result_of
 from tests.support.cli import Ran, semaphore, terminal
 from tests.support.nodes import Caller, Outside
@@ -82,7 +82,7 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
 async def test_walled_sites_are_listed(server: RedisServer, client: Redis) -> None:
     node(client, "one", crawl="books").push(b"a")
     caller = await Caller.join(server, "a")
-    await meet_a_wall(caller, Outside(server))
+    await block(caller, Outside(server))
     said = (
         "s is walled. It has refused all requests for 10 min, the last one with status 403; its "
         "requests fail until it answers one."

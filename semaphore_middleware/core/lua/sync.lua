@@ -3,8 +3,9 @@
 -- KEYS: epoch, rules, index; then for each scope: scope, queue.
 -- ARGV: see `clock`; the node; the epoch's id; the node's job; then for each scope the record
 --       `statement`, and after it `feedback`, if there is any.
--- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the record `reply`
---        and, as text, what is wrong with the scope's keys, if anything; last the server's wall clock (ms).
+-- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the records
+--        `reply` and `findings` and, as text, what is wrong with the scope's keys, if anything; last the
+--        server's wall clock (ms).
 -- Redis re-creates every function per call, which costs more than to run most of them; rarely used ones are
 -- nested in `prepare`.
 
@@ -31,7 +32,7 @@ end
 local function pack_refusal(status, problem)
   local @reply_(reply) = @zeros(reply)
   reply_status = status
-  return struct.pack('@format(reply)', @reply_(reply)) .. problem
+  return struct.pack('@format(reply)@format(findings)', @reply_(reply), @zeros(findings)) .. problem
 end
 
 @include(shared/fast_path)

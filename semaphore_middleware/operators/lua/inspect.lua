@@ -2,10 +2,10 @@
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; no node; "kept" leaves out
 -- scopes without a key.
 -- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); then
---        for each scope the record `inspection`, and after it `limit`, the one in force; which operator has
---        set a rule (empty: none); and its nodes: of each its name, its job, and the record `member`, and
---        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be
---        read, or is left out. Fewer scopes than were named if they have many nodes.
+--        for each scope the record `inspection`, and after it `limit`, the one in force, and `findings`;
+--        which operator has set a rule (empty: none); and its nodes: of each its name, its job, and the
+--        record `member`, and after it `limit`, as its requests ask for it. Nothing for a scope that cannot
+--        be read, or is left out. Fewer scopes than were named if they have many nodes.
 
 @include(semaphore_middleware.core:shared/scopes)
 @include(semaphore_middleware.core:shared/promote)
@@ -49,10 +49,11 @@ local NOTHING = nothing_learned()
 local function held_back_by(scope)
   local opens_at, closed_by = opens(scope)
   if NOW < opens_at then return closed_by, opens_at < math.huge and opens_at - NOW or -1 end
-  -- A site that is down, or walled, stays so until a request has tried it.
+  -- A site that is down, or shut by a policy, stays so until a request has tried it.
   local learned = scope.learned or NOTHING
   if learned.is_down == 1 then return @reason(down), -1 end
-  if learned.is_walled == 1 then return @reason(walled), -1 end
+  local shut_by = ask('shut_by', learned)
+  if shut_by then return shut_by, -1 end
   if scope.held + scope.waiting == 0 then return 0, -1 end
   local _, reason, wait = grantable(scope)
   return reason or 0, wait or -1
@@ -69,11 +70,10 @@ local function reply_of(key, queue)
   local backoff_last = learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
   local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
-  local walled_for = learned.is_walled == 1 and math.max(0, NOW - learned.refusing_since) or -1 -- ms
-  local refused_by = learned.refused_by
   local learned_gap = gap_of(scope) / 1000
   local reason, wait = held_back_by(scope)
   local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))
+    .. pack_findings(learned)
   return { numbers, force.by or '', rows_of(scope) }
 end
 

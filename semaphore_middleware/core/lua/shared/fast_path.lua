@@ -141,5 +141,5 @@ local function fast_path(key, packed_state, packed_own, @said_(statement))
     reply_gap = delay * (1 - jitter)
     reply_is_counted = 1
   end
-  return struct.pack('@format(reply)', @reply_(reply))
+  return struct.pack('@format(reply)@format(findings)', @reply_(reply), @zeros(findings))
 end

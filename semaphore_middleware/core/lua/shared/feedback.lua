@@ -25,7 +25,6 @@ local function apply_feedback(scope, report)
   @include(shared/adaptive)
   @include(shared/backoff)
   @include(shared/down)
-  @include(shared/walled)
 
   if scope.force.adaptive == 1 and learned.working == 0 then begin_working() end
   if report.good + report.errors + report.refused > 0 then
@@ -35,7 +34,7 @@ local function apply_feedback(scope, report)
     if NOW - report.answer_age >= learned.failing_since then end_failing(learned) end
   end
   if report.good > 0 then
-    end_refusals(learned) -- rule 28: good answer
+    tell('on_good', learned, scope, report)
     recover()
     hear_latency()
     if learned.gap > 0 and report.metered == 0 then hear_clean(scope, learned, report.good) end
@@ -44,10 +43,10 @@ local function apply_feedback(scope, report)
   if report.metered > 0 then hear_metered(learned, report, is_new_incident()) end
   if report.refused > 0 then
     begin_backoff(asked, 'backoff_end')
-    hear_refusals()
+    tell('on_refused', learned, scope, report)
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
   end
-  if asked > 0 then hear_named_time() end -- rule 28: named time
+  if asked > 0 then tell('on_named_time', learned, scope, report) end
   if report.failed > 0 then hear_failures(asked) end
 end

@@ -25,11 +25,6 @@ local function believes(learned, node)
   return tried >= MOST_TRIED
 end
 
--- It has answered a request well: nothing is left of its refusals, but for the length of the next pause.
-local function end_refusals(learned)
-  learned.refusing_since, learned.incidents, learned.is_walled, learned.refused_by = 0, 0, 0, 0
-end
-
 -- It responds: nothing is left of its failures.
 local function end_failing(learned)
   learned.failures, learned.failing_since, learned.failing_end = 0, 0, 0

@@ -18,6 +18,8 @@ local function notify(node, ...)
   redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
 end
 
+@include(shared/policies)
+
 -- A member of the queue is a node, a zero byte and its job.
 local function member_of(node, account)
   return node .. '\0' .. account.job
@@ -117,7 +119,7 @@ local function earliest_by_gap(scope)
 end
 
 -- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
--- reason why it holds starts back: a row of `model/reasons.py`.
+-- reason why it holds starts back: a row of `model/reasons.py`, or of a policy.
 
 -- When the site opens, and what closes it until then. For a node's first try it may be failing.
 local function opens(scope, is_first_try)
@@ -127,7 +129,7 @@ local function opens(scope, is_first_try)
   local open_at = learned and math.max(learned.backoff_end, failing_end) or 0
   if open_at <= FROM then return FROM, @reason(recovery) end -- promise: no start in a backoff
   if learned.is_down == 1 and failing_end == open_at then return open_at, @reason(down) end
-  return open_at, learned.is_walled == 1 and @reason(walled) or @reason(backoff)
+  return open_at, ask('shut_by', learned) or @reason(backoff)
 end
 
 -- How many may hold a permit, and what sets that number.
@@ -135,9 +137,10 @@ local function room(scope, is_first_try)
   local force = scope.force
   local learned = scope.learned
   if is_failing(learned) and not is_first_try then return 1, @reason(failing) end
-  if learned and learned.is_walled == 1 then return 1, @reason(walled) end -- rule 28: one at a time
   -- promise: never more than the limit
-  return force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
+  local most, reason = force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
+  if learned then return least_room(learned, most, reason) end
+  return most, reason
 end
 
 -- How many starts are due at one pace, or how long none is (ms; infinite: that depends on pending starts).

@@ -78,16 +78,13 @@ local function pack_reply(scope, status, own)
   local wants_feedback, is_backing_off = force.adaptive == 1 or (own and own.failures > 0), false
   if learned then
     -- After a backoff also until it is known that the site answers again.
-    wants_feedback = wants_feedback or learned.backoff + learned.failures + learned.incidents > 0
-      or learned.gap > 0 or learned.answered < learned.backoff_end
+    wants_feedback = wants_feedback or learned.backoff + learned.failures > 0 or learned.gap > 0
+      or learned.answered < learned.backoff_end or ask('wants_feedback', learned)
     is_backing_off = NOW < math.max(learned.backoff_end, learned.failing_end)
     reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
     if learned.is_failing == 1 then reply_is_failing = 1 end
     if learned.is_down == 1 and believes(learned, NODE) then
       reply_down_for = math.max(0, NOW - learned.failing_since)
-    end
-    if learned.is_walled == 1 then
-      reply_walled_for, reply_refused_by = math.max(0, NOW - learned.refusing_since), learned.refused_by
     end
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
@@ -103,7 +100,7 @@ local function pack_reply(scope, status, own)
       or own.interval < scope.interval)
     if is_stricter then reply_is_stricter = 1 end
   end
-  local reply = struct.pack('@format(reply)', @reply_(reply))
+  local reply = struct.pack('@format(reply)', @reply_(reply)) .. pack_findings(learned)
   return scope.problem and reply .. scope.problem or reply
 end
 

@@ -1,0 +1,15 @@
+"""What sites' answers teach: policies, each of which can be deleted with its line here."""
+
+from __future__ import annotations
+
+from semaphore_middleware.model.inspection import Finding
+from semaphore_middleware.model.reasons import REASONS
+from semaphore_middleware.politeness.blocked import BLOCKED
+from semaphore_middleware.politeness.policy import Policy
+
+POLICIES: tuple[Policy, ...] = (BLOCKED,)
+
+NO_FINDINGS: tuple[Finding, ...] = tuple(policy.finding() for policy in POLICIES)
+"""Of a site about which the policies know nothing, in their order."""
+ALL_REASONS = (*REASONS, *(reason for policy in POLICIES for reason in policy.reasons))
+"""On the wire a reason is its number here, from 1; 0: none."""

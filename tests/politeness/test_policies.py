@@ -1,0 +1,70 @@
+"""What holds for each policy: no other file names it, and where two limit, the stricter counts."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from semaphore_middleware.core.protocol import VERSION
+from semaphore_middleware.core.scripts import WORDS
+from semaphore_middleware.link.scripts import assembled_file
+from semaphore_middleware.politeness import POLICIES
+from semaphore_middleware.politeness.policy import Policy
+from tests.support.nodes import Outside
+from tests.support.paths import PACKAGE
+
+OUTSIDE = {
+    path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8")
+    for path in PACKAGE.rglob("*")
+    if path.suffix in (".py", ".lua", ".html", ".js") and path.parts[-2:-1] != ("politeness",)
+}
+
+
+def names_of(policy: Policy) -> set[str]:
+    """What a policy calls its own."""
+    return {
+        *policy.learned,
+        *(field.name for field in fields(policy.finding)),
+        *(reason.name for reason in policy.reasons),
+        *(event.__name__ for event in policy.events),
+        *(event.counter for event in policy.events),
+        policy.finding.__name__,
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: str(policy.name))
+def test_a_policy_is_named_in_its_own_files_only(policy: Policy) -> None:
+    own = f"politeness/lua/{policy.name}.lua"
+    assert own in OUTSIDE
+    # A name of one word may be an ordinary word: then it counts as a field or as a text.
+    words = [rf"(\.|@\w+\(|['\"]){name}\b" for name in names_of(policy)]
+    words += [rf"\b{name}\b" for name in names_of(policy) if "_" in name]
+    words += [rf"politeness[.:/]{policy.name}\b", rf"['\"]{policy.name}['\"]"]
+    named = re.compile("|".join(words))
+    found = {file: hits[0] for file, text in OUTSIDE.items() if (hits := named.search(text))}
+    found.pop(own)
+    assert not found
+
+
+def test_nodes_with_other_policies_do_not_share_a_server() -> None:
+    assert VERSION.split("+")[1:] == [policy.name for policy in POLICIES]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "room"),
+    [("", [4, 1]), ("3, 2", [2, 8]), ("2, 3", [2, 7]), ("5, nil", [4, 1]), ("nil, 1", [1, 8])],
+)
+def test_of_several_rooms_the_smallest_counts(
+    outside: Outside, rooms: str, room: list[int]
+) -> None:
+    text = assembled_file("semaphore_middleware.core", "shared/policies", WORDS)
+    script = f"""
+        local NOW, NODE, for_each_account, waiting_at, notify, name_of
+        {text}
+        HOOKS = {{}}
+        local rooms = {{ {rooms} }}
+        policy({{ room = function() return rooms[1], 7 end }})
+        policy({{ room = function() return rooms[2], 8 end }})
+        return {{ least_room({{}}, 4, 1) }}
+    """
+    assert outside.client.eval(script, 0) == room
