@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from lab.copies import copy_tree
 from tests.support.paths import REPOSITORY
 
 TABLE: dict[str, list[str]] = tomllib.loads(
@@ -45,7 +46,11 @@ def main() -> None:
 
 def check_without(feature: str) -> None:
     """Raises an error if what is left does not pass."""
-    folder = copied(REPOSITORY / "build" / "without" / feature)
+    folder = REPOSITORY / "build" / "without" / feature
+    shutil.rmtree(folder, ignore_errors=True)
+    copy_tree(folder)
+    # A repository of its own: ruff passes over what one around it ignores.
+    subprocess.run(("git", "init", "--quiet"), cwd=folder, check=True)
     for pattern in (*WHOLE, *TABLE[feature]):
         for path in found(folder, pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -55,20 +60,6 @@ def check_without(feature: str) -> None:
     write_api = (".venv/bin/python", "-m", "tests.support.public_api")
     for command in (("make", ".venv/installed"), write_api, ("make", "lint", "test")):
         subprocess.run(command, cwd=folder, check=True)
-
-
-def copied(folder: Path) -> Path:
-    """The folder, with the files that git knows."""
-    shutil.rmtree(folder, ignore_errors=True)
-    listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True)
-    for name in names.stdout.rstrip("\0").split("\0"):
-        if (REPOSITORY / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, folder / name)
-    # A repository of its own: ruff passes over what one around it ignores.
-    subprocess.run(("git", "init", "--quiet"), cwd=folder, check=True)
-    return folder
 
 
 def found(folder: Path, pattern: str) -> list[Path]:

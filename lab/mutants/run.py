@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -24,8 +22,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import Phase, settings
 
+from lab.copies import copy_tree
 from lab.mutants.generate import Mutant
-from tests.support.paths import REPOSITORY
 
 WARM = (
     *("aiohttp.web", "hypothesis.stateful", "lupa.lua51", "redis.asyncio", "tldextract", "valkey"),
@@ -74,13 +72,7 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._copy = Path(mkdtemp(dir=folder))
-        files = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        listed = subprocess.run(files, cwd=REPOSITORY, check=True, capture_output=True, text=True)
-        for path in map(REPOSITORY.joinpath, listed.stdout.rstrip("\0").split("\0")):
-            if path.exists():
-                target = self._copy / path.relative_to(REPOSITORY)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, target)
+        copy_tree(self._copy)
         # Bytecode that goes by the source's hash, not by its time: each mutant is seen.
         compile_dir(self._copy, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         for module in WARM:
