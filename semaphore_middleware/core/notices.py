@@ -6,7 +6,6 @@ Nothing here decides anything: `scope_lease.py` does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from semaphore_middleware.core.observer import (
@@ -22,22 +21,19 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.link.text import digits
-from semaphore_middleware.model.events import Event, Fields
+from semaphore_middleware.model.events import Emitter
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
 logger = logging.getLogger(__name__)
 
 
-class Announcer(Protocol):
+class Announcer(Emitter, Protocol):
     """The part of a node that is needed here."""
 
     node: str
     """This node's name."""
     backoff: Backoff
-
-    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
-        """Notify observers of an event."""
 
 
 def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:

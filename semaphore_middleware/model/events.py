@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVarTuple
+from typing import ClassVar, Protocol, TypeVarTuple
 
 Fields = TypeVarTuple("Fields")
 """Of an event, as arguments of a function that makes it."""
@@ -23,3 +24,10 @@ class CountedEvent(Event):
 
     counter: ClassVar[str]
     """The stat's name."""
+
+
+class Emitter(Protocol):
+    """A node, for what only notifies its observers."""
+
+    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
+        """Notify observers of an event."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from semaphore_middleware.errors import HostDownError, SiteWalledError
 from semaphore_middleware.link.text import time_of
-from semaphore_middleware.model.events import CountedEvent
+from semaphore_middleware.model.events import CountedEvent, Emitter
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.wire import Wire
-from semaphore_middleware.politeness.policy import Announcer, Policy
+from semaphore_middleware.politeness.policy import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class BlockedFinding(Finding):
 
 
 def _announce(
-    node: Announcer, scope: str, before: BlockedFinding, now: BlockedFinding, has_paused: bool
+    node: Emitter, scope: str, before: BlockedFinding, now: BlockedFinding, has_paused: bool
 ) -> None:
     if now.walled_for is None:
         if before.shut:

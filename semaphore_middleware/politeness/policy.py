@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from semaphore_middleware.model.events import CountedEvent, Event, Fields
+from semaphore_middleware.model.events import CountedEvent, Emitter
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import Reason
-
-
-class Announcer(Protocol):
-    """The part of a node that policies need."""
-
-    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
-        """Notify observers of an event."""
 
 
 def announce_nothing(*_: object) -> None:
@@ -41,7 +34,7 @@ class Policy:
     """Why it holds starts back."""
     events: Mapping[type[CountedEvent], str] = field(default_factory=dict)
     """Its events, and what a metric of each counts."""
-    announce: Callable[[Announcer, str, Any, Any, bool], None] = announce_nothing
+    announce: Callable[[Emitter, str, Any, Any, bool], None] = announce_nothing
     """Logs what a reply has changed, and notifies observers. It takes the node, the scope, the
     findings of the last reply and of this one, and whether feedback of this node has begun a pause.
     """
