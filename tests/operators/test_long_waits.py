@@ -11,9 +11,10 @@ import pytest
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.model.reasons import BY_NAME, REASONS
+from semaphore_middleware.model.reasons import BY_NAME
 from semaphore_middleware.operators import long_waits
 from semaphore_middleware.operators.long_waits import LongWaits, StricterLimits, explanation
+from semaphore_middleware.politeness import ALL_REASONS
 from tests.support.crawls import Crawl, Log, Patch, pages, set_options, waiting
 from tests.support.nodes import Caller, Outside, Recorder, eventually
 from tests.support.servers import RedisServer
@@ -222,8 +223,12 @@ def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
         ({"limit": 2, "limit_max": 8}, "The limit is 2, of at most 8."),
         ({"limit": None, "members": ()}, "The limit is unknown. Nobody holds a permit."),
         ({"reason": None}, "Permits are free: it is about to get one."),
-        *(({"reason": reason}, f" {reason.sentence}") for reason in REASONS if reason != FULL_UP),
-        ({"reason": REASONS[0], "wait": 12.4}, "its data. Nothing starts for another 12 s."),
+        *(
+            ({"reason": reason}, f" {reason.sentence}")
+            for reason in ALL_REASONS
+            if reason != FULL_UP
+        ),
+        ({"reason": ALL_REASONS[0], "wait": 12.4}, "its data. Nothing starts for another 12 s."),
     ],
 )
 def test_what_limits_a_site_and_what_is_in_the_way(changes: dict[str, Any], text: str) -> None:
