@@ -14,7 +14,7 @@ from semaphore_middleware.link.scripts import Script, Words, assembled_file
 from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 PACKAGE = "semaphore_middleware.core"
-OF_POLICIES = "semaphore_middleware.politeness"
+PACKAGE_OF_POLICIES = "semaphore_middleware.politeness"
 
 
 def words_of(records: Mapping[str, Record]) -> Words:
@@ -31,7 +31,9 @@ def words_of(records: Mapping[str, Record]) -> Words:
             case "reason":
                 return str(1 + [reason.name for reason in ALL_REASONS].index(name))
             case "policies":
-                files = (assembled_file(OF_POLICIES, each.name, text_of) for each in POLICIES)
+                files = (
+                    assembled_file(PACKAGE_OF_POLICIES, each.name, text_of) for each in POLICIES
+                )
                 return "\n".join(files)
             case _:
                 return records[name].written_out(what)
