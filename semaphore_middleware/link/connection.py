@@ -63,6 +63,7 @@ TLS_OPTIONS = (
     "ssl_min_version",
     "ssl_password",
 )
+UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # in OpenSSL: nobody that is known has signed it
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
@@ -511,7 +512,10 @@ def tls_version(name: str) -> ssl.TLSVersion:
 def _tls_problem(error: Exception, options: Mapping[str, Any]) -> str:
     """OpenSSL's words, and the names of the options."""
     words = re.sub(r"^\[.*?\] | \(_ssl\.c:\d+\)$", "", str(error.args[-1])).rstrip(".")
-    return f"TLS: {words} ({_given_tls_options(options)})"
+    hint = ""
+    if getattr(error, "verify_code", 0) in UNKNOWN_AUTHORITY and "ssl_ca_certs" not in options:
+        hint = "; an authority of your own is named by ?ssl_ca_certs=FILE"
+    return f"TLS: {words} ({_given_tls_options(options)}{hint})"
 
 
 def _given_tls_options(options: Mapping[str, Any]) -> str:

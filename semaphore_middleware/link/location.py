@@ -288,6 +288,7 @@ def _read(url: str, more: Mapping[str, Any]) -> _Parts:
 def _split(url: str) -> tuple[str, str, str, str, str]:
     """Scheme, user with password, hosts, path and query of a URL. Raises `ValueError`."""
     scheme, found, rest = url.partition("://")
+    scheme = re.sub("^valkey", "redis", scheme)  # as some platforms write it
     if not found or scheme not in SCHEMES:
         raise SettingsError(
             "not a server's address; allowed is redis://host:port/db, rediss://host:port/db, "
@@ -327,8 +328,12 @@ def _address(text: str, kind: str) -> Address:
 
 def _options(url: str, query: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """User, password, database and options of one server, as redis-py reads them."""
-    given = {**dict(parse_qsl(query)), **{name: str(value) for name, value in more.items()}}
+    # As texts; a value of `ssl` by its name, such as CERT_NONE.
+    texts = {name: str(getattr(value, "name", value)) for name, value in more.items()}
+    given = {**dict(parse_qsl(query)), **texts}
     version = given.pop("ssl_min_version", None)
+    if "ssl_cert_reqs" in given:  # many write CERT_NONE, as in Python, or None
+        given["ssl_cert_reqs"] = given["ssl_cert_reqs"].lower().removeprefix("cert_")
     options: dict[str, Any] = {**parse_url(f"{url}?{urlencode(given)}")}
     before = parse_url(url)
     for name, text in given.items():  # redis-py before 8.1 decodes a text of the query twice
@@ -343,12 +348,16 @@ def _checked(parts: _Parts) -> dict[str, Any]:
     """The options of a URL, without those to ignore. Raises `SettingsError`."""
     options = parts.options
     known = (*USED, *TLS_OPTIONS, *(FOR_SENTINELS if parts.service else ()))
-    if any(name not in (*known, *IGNORED) for name in options):  # it may be a part of the password
-        raise SettingsError(f"it has an unknown option; known are {', '.join(('db', *known))}")
+    names = list(options)  # those of the query come first
+    if unknown := [name for name in names if name not in (*known, *IGNORED)]:
+        before = names[: names.index(unknown[0])]
+        # Behind a password it may be a part of that.
+        named = "" if any("password" in name for name in before) else f" {unknown[0]!r}"
+        raise SettingsError(f"it has an unknown option{named}; known are {', '.join(known)}, db")
     if issubclass(parts.connection_class, redis_py.SSLConnection):
         check_tls_options(options)
-    elif names := [name for name in options if name in TLS_OPTIONS]:
-        raise SettingsError(f"{names[0]} needs an address that begins with 'rediss'")
+    elif of_tls := [name for name in options if name in TLS_OPTIONS]:
+        raise SettingsError(f"{of_tls[0]} needs an address that begins with 'rediss'")
     return {name: value for name, value in options.items() if name not in IGNORED}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -151,6 +152,9 @@ def test_options_of_tls_are_added_to_the_url() -> None:
     with pytest.raises(SettingsError, match="TLS: No such file or directory"):
         FairSemaphore("rediss://localhost", redis_options={"ssl_ca_certs": "/no/such/file"})
     FairSemaphore("rediss://localhost", redis_options={"ssl_check_hostname": False})
+    for value in (ssl.CERT_NONE, None, "CERT_NONE", "none"):
+        FairSemaphore("rediss://localhost", redis_options={"ssl_cert_reqs": value})
+    FairSemaphore("rediss://localhost", redis_options={"ssl_min_version": ssl.TLSVersion.TLSv1_3})
     with pytest.raises(SettingsError, match="ssl_cert_reqs needs an address that begins with"):
         FairSemaphore("redis://localhost", redis_options={"ssl_cert_reqs": "none"})
     with pytest.raises(SettingsError, match="'db' is not an option of TLS; allowed are"):
