@@ -5,12 +5,13 @@ For the words of records see `records.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from semaphore_middleware.core.keys import CONSTANTS
 from semaphore_middleware.core.protocol import RECORDS
 from semaphore_middleware.core.records import STATUSES, Record, sense_of_limit
-from semaphore_middleware.link.scripts import Script, Words, assembled_file
+from semaphore_middleware.link.scripts import Script, Words, assembled_file, read_file
 from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 PACKAGE = "semaphore_middleware.core"
@@ -20,7 +21,7 @@ PACKAGE_OF_POLICIES = "semaphore_middleware.politeness"
 def words_of(records: Mapping[str, Record]) -> Words:
     """The words of scripts with these records."""
 
-    def text_of(what: str, name: str) -> str:
+    def text_of(what: str, name: str) -> str | Sequence[str]:
         match what:
             case "constant":
                 return CONSTANTS[name]
@@ -31,14 +32,24 @@ def words_of(records: Mapping[str, Record]) -> Words:
             case "reason":
                 return str(1 + [reason.name for reason in ALL_REASONS].index(name))
             case "policies":
-                files = (
+                return [
                     assembled_file(PACKAGE_OF_POLICIES, each.name, text_of) for each in POLICIES
-                )
-                return "\n".join(files)
+                ]
+            case "hook":
+                return calls_of(name)
             case _:
                 return records[name].written_out(what)
 
     return text_of
+
+
+def calls_of(moment: str) -> list[str]:
+    """Of each policy with a function for this moment, a call of it."""
+    calls = []
+    for policy in POLICIES:
+        function = rf"^local function ({policy.name}_{moment}\(.*\))$"
+        calls += re.findall(function, read_file(PACKAGE_OF_POLICIES, policy.name), re.MULTILINE)
+    return calls
 
 
 WORDS = words_of(RECORDS)

@@ -2,8 +2,9 @@
 
 A script is a file in the folder `lua` of a package. `@include(file)` stands for the text of another
 file there, `@include(package:file)` for one of another package. What else begins with `@` stands
-for a name or a number of Python's, which the script's `words` know. Comments are left alone, and
-`make lua` writes the assembled scripts to build/lua.
+for a name or a number of Python's, which the script's `words` know. A line with a word that stands
+for several texts is written once for each of them. Comments are left alone, and `make lua` writes
+the assembled scripts to build/lua.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from redis.exceptions import NoScriptError
 
 from semaphore_middleware.link.connection import Connection, is_denial, is_full
 
-Words: TypeAlias = "Callable[[str, str], str]"
+Words: TypeAlias = "Callable[[str, str], str | Sequence[str]]"
 T = TypeVar("T")
 COMMENT_OR_WORD = re.compile(r"--.*|@([\w.]*)\(([\w./:]+)\)")
 
@@ -43,7 +44,9 @@ class Script:
     name: str
     package: str = "semaphore_middleware.link"
     words: Words = no_words
-    """From `what` and `name` of an `@what(name)` in its files to the text in its place."""
+    """From `what` and `name` of an `@what(name)` in its files to the text in its place, or the
+    texts.
+    """
     read_only: bool = False
     """Whether it only reads: since Redis 7 the user then needs no right to write."""
 
@@ -157,17 +160,25 @@ def assembled_file(package: str, file: str, words: Words = no_words) -> str:
 def assembled(text: str, words: Words, include: Callable[[str], str], place: str) -> str:
     """The text of the file at this place, with its includes and words put in."""
 
-    def replacement(found: re.Match[str]) -> str:
+    def texts_of(found: re.Match[str], line: int) -> Sequence[str]:
         what, name = found.groups()
         if name is None:
-            return found[0]
+            return (found[0],)
         try:
-            return include(name).rstrip("\n") if what == "include" else words(what, name)
+            text = include(name).rstrip("\n") if what == "include" else words(what, name)
         except (LookupError, FileNotFoundError):
-            line = text.count("\n", 0, found.start()) + 1
             raise ValueError(f"{place}:{line}: {found[0]} stands for nothing") from None
+        return (text,) if isinstance(text, str) else text
 
-    return COMMENT_OR_WORD.sub(replacement, text)
+    lines: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        begun, end = [""], 0
+        for found in COMMENT_OR_WORD.finditer(line):
+            texts = [line[end : found.start()] + each for each in texts_of(found, number)]
+            begun = [before + each for before in begun for each in texts]
+            end = found.end()
+        lines += [before + line[end:] for before in begun]
+    return "\n".join(lines)
 
 
 def read_file(package: str, file: str) -> str:

@@ -1,8 +1,8 @@
 """What a policy is. The core knows the tuple of them, and none by name.
 
 A policy is a Python file here, a Lua file of the same name in `lua/`, and a row in `POLICIES`. Its
-Lua file calls `policy({ ... })` with functions for the moments that `shared/policies.lua` of the
-core names.
+Lua file has functions for some of the moments that `shared/policies.lua` of the core names, each
+called `<policy>_<moment>`.
 """
 
 from __future__ import annotations

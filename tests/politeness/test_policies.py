@@ -1,6 +1,7 @@
 """What holds for each policy: no other file names it, and where two limit, the stricter counts."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 
 import pytest
@@ -57,14 +58,34 @@ def test_nodes_with_other_policies_do_not_share_a_server() -> None:
 def test_of_several_rooms_the_smallest_counts(
     outside: Outside, rooms: str, room: list[int]
 ) -> None:
-    text = assembled_file("semaphore_middleware.core", "shared/policies", WORDS)
+
+    def words(what: str, name: str) -> str | Sequence[str]:
+        if what in ("policies", "hook"):
+            return ["one()", "other()"] if name == "room" else []
+        return WORDS(what, name)
+
     script = f"""
-        local NOW, NODE, for_each_account, waiting_at, notify, name_of
-        {text}
-        HOOKS = {{}}
         local rooms = {{ {rooms} }}
-        policy({{ room = function() return rooms[1], 7 end }})
-        policy({{ room = function() return rooms[2], 8 end }})
+        local function one() return rooms[1], 7 end
+        local function other() return rooms[2], 8 end
+        {assembled_file("semaphore_middleware.core", "shared/policies", words)}
         return {{ least_room({{}}, 4, 1) }}
     """
     assert outside.client.eval(script, 0) == room
+
+
+MOMENT = re.compile(r"^--     (\w+)\(", re.MULTILINE)
+HOOK = re.compile(r"^[^-\n]*@hook\((\w+)\)", re.MULTILINE)
+MOMENTS = set(MOMENT.findall(OUTSIDE["core/lua/shared/policies.lua"]))
+
+
+def test_each_moment_that_the_core_names_is_one_that_it_calls() -> None:
+    assert {name for text in OUTSIDE.values() for name in HOOK.findall(text)} == MOMENTS
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: str(policy.name))
+def test_each_function_of_a_policy_is_called(policy: Policy) -> None:
+    text = OUTSIDE[f"politeness/lua/{policy.name}.lua"]
+    for name in re.findall(r"(?m)^local function (\w+)\(", text):
+        is_called = len(re.findall(rf"\b{name}\(", text)) > 1
+        assert is_called or name.removeprefix(f"{policy.name}_") in MOMENTS, name

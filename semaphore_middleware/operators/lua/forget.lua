@@ -16,7 +16,7 @@ if ARGV[3] == 'all' then
 elseif learned then
   learned.backoff_end, learned.backoff = 0, 0
   end_failing(learned)
-  tell('forget', learned)
+  @hook(forget)
   forget_gap(learned)
   redis.call('HSET', KEYS[4], 'learned', pack_learned(learned))
 end

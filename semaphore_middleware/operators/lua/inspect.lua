@@ -52,7 +52,8 @@ local function held_back_by(scope)
   -- A site that is down, or shut by a policy, stays so until a request has tried it.
   local learned = scope.learned or NOTHING
   if learned.is_down == 1 then return @reason(down), -1 end
-  local shut_by = ask('shut_by', learned)
+  local shut_by = false
+  shut_by = @hook(shut_by) or shut_by
   if shut_by then return shut_by, -1 end
   if scope.held + scope.waiting == 0 then return 0, -1 end
   local _, reason, wait = grantable(scope)

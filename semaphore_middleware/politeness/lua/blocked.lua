@@ -5,58 +5,59 @@
 --     refuses_all      1 if requests are to fail, except one at a time
 --     refused_by      the status of the last refusal
 
-do
-  local INCIDENTS = 5
-  local OF_DOWN_AFTER = 10 -- times the time after which a site without a response is down
+local INCIDENTS = 5
+local OF_DOWN_AFTER = 10 -- times the time after which a site without a response is down
 
-  local function forget(learned)
-    learned.refusing_since, learned.incidents, learned.refuses_all, learned.refused_by = 0, 0, 0, 0
+local function blocked_forget(learned)
+  learned.refusing_since, learned.incidents, learned.refuses_all, learned.refused_by = 0, 0, 0, 0
+end
+
+local function blocked_for(learned)
+  return math.max(0, NOW - learned.refusing_since)
+end
+
+local function notify_waiting(learned, scope)
+  for_each_account(scope, function(node, account)
+    if node ~= NODE and waiting_at(account) > 0 then
+      notify(node, 'blocked', math.floor(blocked_for(learned)), learned.refused_by, name_of(scope.key))
+    end
+  end)
+end
+
+local function blocked_on_good(learned)
+  blocked_forget(learned) -- rule 28: good answer
+end
+
+local function blocked_on_refused(learned, scope, report)
+  learned.refused_by = report.status
+  if not scope.backoff_begun or NOW < learned.refusing_since then return end
+  if learned.refusing_since == 0 then learned.refusing_since = NOW end
+  learned.incidents = learned.incidents + 1
+  local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * report.down_after -- rule 28: after long
+  if is_long and learned.incidents >= INCIDENTS and learned.refuses_all == 0 then
+    learned.refuses_all = 1
+    notify_waiting(learned, scope)
   end
+end
 
-  local function blocked_for(learned)
-    return math.max(0, NOW - learned.refusing_since)
-  end
+local function blocked_on_named_time(learned, report)
+  if learned.refuses_all == 1 then return end
+  learned.refusing_since, learned.incidents = NOW + report.retry_after, 0 -- rule 28: named time
+end
 
-  local function notify_waiting(learned, scope)
-    for_each_account(scope, function(node, account)
-      if node ~= NODE and waiting_at(account) > 0 then
-        notify(node, 'blocked', math.floor(blocked_for(learned)), learned.refused_by, name_of(scope.key))
-      end
-    end)
-  end
+local function blocked_shut_by(learned)
+  return learned.refuses_all == 1 and @reason(walled)
+end
 
-  policy({
-    forget = forget,
-    on_good = function(learned)
-      forget(learned) -- rule 28: good answer
-    end,
-    on_refused = function(learned, scope, report)
-      learned.refused_by = report.status
-      if not scope.backoff_begun or NOW < learned.refusing_since then return end
-      if learned.refusing_since == 0 then learned.refusing_since = NOW end
-      learned.incidents = learned.incidents + 1
-      local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * report.down_after -- rule 28: after long
-      if is_long and learned.incidents >= INCIDENTS and learned.refuses_all == 0 then
-        learned.refuses_all = 1
-        notify_waiting(learned, scope)
-      end
-    end,
-    on_named_time = function(learned, _, report)
-      if learned.refuses_all == 1 then return end
-      learned.refusing_since, learned.incidents = NOW + report.retry_after, 0 -- rule 28: named time
-    end,
-    shut_by = function(learned)
-      return learned.refuses_all == 1 and @reason(walled)
-    end,
-    room = function(learned)
-      if learned.refuses_all == 1 then return 1, @reason(walled) end -- rule 28: one at a time
-    end,
-    wants_feedback = function(learned)
-      return learned.incidents > 0
-    end,
-    find = function(learned, found)
-      if learned.refuses_all == 1 then found.walled_for = blocked_for(learned) end
-      found.refused_by = learned.refused_by
-    end,
-  })
+local function blocked_room(learned)
+  if learned.refuses_all == 1 then return 1, @reason(walled) end -- rule 28: one at a time
+end
+
+local function blocked_wants_feedback(learned)
+  return learned.incidents > 0
+end
+
+local function blocked_find(learned, found)
+  if learned.refuses_all == 1 then found.walled_for = blocked_for(learned) end
+  found.refused_by = learned.refused_by
 end

@@ -34,7 +34,7 @@ local function apply_feedback(scope, report)
     if NOW - report.answer_age >= learned.failing_since then end_failing(learned) end
   end
   if report.good > 0 then
-    tell('on_good', learned, scope, report)
+    @hook(on_good)
     recover()
     hear_latency()
     if learned.gap > 0 and report.metered == 0 then hear_clean(scope, learned, report.good) end
@@ -43,10 +43,12 @@ local function apply_feedback(scope, report)
   if report.metered > 0 then hear_metered(learned, report, is_new_incident()) end
   if report.refused > 0 then
     begin_backoff(asked, 'backoff_end')
-    tell('on_refused', learned, scope, report)
+    @hook(on_refused)
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
   end
-  if asked > 0 then tell('on_named_time', learned, scope, report) end
+  if asked > 0 then
+    @hook(on_named_time)
+  end
   if report.failed > 0 then hear_failures(asked) end
 end

@@ -1,5 +1,7 @@
--- Part of `promote`: policies. Each file of theirs calls `policy` with functions for some of these moments.
--- `learned` is what is known of the site: what a policy keeps there is read by this policy alone.
+-- Part of `promote`: policies. A line with `@hook(moment)` is written once for each policy whose file has a
+-- function of this moment: `local function <policy>_<moment>(...)`. It calls this function with the names of
+-- its parameters. `learned` is what is known of the site: what a policy keeps there is read by this policy
+-- alone. The moments:
 --     forget(learned)                        an operator ends what it has found
 --     on_good(learned, scope, report)        feedback has good answers,
 --     on_refused(learned, scope, report)       has refusals,
@@ -9,44 +11,23 @@
 --     wants_feedback(learned)                whether nodes should report ordinary answers, too
 --     find(learned, found)                   puts its numbers into the record `findings`
 
-local HOOKS = {} -- of each moment, the policies' functions
+@policies(lua)
 
-local function policy(hooks)
-  for moment, hook in pairs(hooks) do
-    HOOKS[moment] = HOOKS[moment] or {}
-    table.insert(HOOKS[moment], hook)
-  end
-end
-
--- Calls all policies.
-local function tell(moment, ...)
-  for _, hook in ipairs(HOOKS[moment] or {}) do
-    hook(...)
-  end
-end
-
--- The first answer of a policy that is not nil or false.
-local function ask(moment, learned)
-  for _, hook in ipairs(HOOKS[moment] or {}) do
-    local answer = hook(learned)
-    if answer then return answer end
-  end
+local function smaller(most, reason, room, its_reason)
+  if room and room <= most then return room, its_reason end
+  return most, reason
 end
 
 -- The smallest room, of `most` and of what policies leave, and its reason.
 local function least_room(learned, most, reason)
-  for _, hook in ipairs(HOOKS.room or {}) do
-    local room, its_reason = hook(learned)
-    if room and room <= most then most, reason = room, its_reason end
-  end
+  most, reason = smaller(most, reason, @hook(room))
   return most, reason
 end
 
 -- The record `findings` of all policies, packed.
 local function pack_findings(learned)
+  if not learned then return struct.pack('@format(findings)', @zeros(findings)) end
   local found = { @zero(findings) }
-  if learned then tell('find', learned, found) end
+  @hook(find)
   return struct.pack('@format(findings)', @found.(findings))
 end
-
-@policies(lua)

@@ -129,7 +129,9 @@ local function opens(scope, is_first_try)
   local open_at = learned and math.max(learned.backoff_end, failing_end) or 0
   if open_at <= FROM then return FROM, @reason(recovery) end -- promise: no start in a backoff
   if learned.is_down == 1 and failing_end == open_at then return open_at, @reason(down) end
-  return open_at, ask('shut_by', learned) or @reason(backoff)
+  local closed_by = @reason(backoff)
+  closed_by = @hook(shut_by) or closed_by
+  return open_at, closed_by
 end
 
 -- How many may hold a permit, and what sets that number.

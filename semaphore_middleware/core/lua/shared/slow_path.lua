@@ -79,7 +79,8 @@ local function pack_reply(scope, status, own)
   if learned then
     -- After a backoff also until it is known that the site answers again.
     wants_feedback = wants_feedback or learned.backoff + learned.failures > 0 or learned.gap > 0
-      or learned.answered < learned.backoff_end or ask('wants_feedback', learned)
+      or learned.answered < learned.backoff_end
+    wants_feedback = @hook(wants_feedback) or wants_feedback
     is_backing_off = NOW < math.max(learned.backoff_end, learned.failing_end)
     reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
     if learned.is_failing == 1 then reply_is_failing = 1 end
