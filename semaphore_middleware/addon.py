@@ -106,7 +106,10 @@ class SemaphoreAddon:
             )
         _replace_robotstxt_middleware(settings)
         # For components that use the same server and node name, such as a scheduler.
-        _name_server(settings, self._crawl.semaphore.url)
+        url = self._crawl.semaphore.url
+        _name_server(settings, url)
+        if server_of(settings)[0] is None:  # the embedded one, beside settings of scrapy-redis
+            _override(settings, "SEMAPHORE_REDIS_URL", url)
         _override(settings, "SEMAPHORE_NODE", self._crawl.semaphore.node)
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.core import semaphore
+from semaphore_middleware.link import environment as surroundings
 from semaphore_middleware.link import lease
 from semaphore_middleware.model.options import NodeOptions
 from tests.support import scrapy_process
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(environment.close)
     # redis-py reads the package's metadata for each connection: a third of what a server costs.
     redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+    surroundings.MARKS_OF_CONTAINERS = ()  # tests say the same in a container
     # On a busy machine a process may stand still for longer than by default.
     lease.LONGEST_CALL_S = TIMEOUT_S
     maker: Any = semaphore

@@ -30,7 +30,13 @@ from semaphore_middleware.errors import (
     SemaphoreError,
 )
 from semaphore_middleware.link import chance, embedded
-from semaphore_middleware.link.environment import default_node, machine, url_from_environment
+from semaphore_middleware.link.environment import (
+    EMBEDDED,
+    default_node,
+    machine,
+    url_from_environment,
+    warn_of_others,
+)
 from semaphore_middleware.link.keeper import KEEPER, Keeper
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
@@ -61,7 +67,7 @@ class FairSemaphore:
 
     - `url`: the server's address, as docs/settings.md has them (`redis://`, `redis+sentinel://` and
       so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, else an embedded
-      server, which is started.
+      server, which is started; "embedded": that one in any case.
     - `node`: this node's name, to which a few random letters are added, other ones each time that
       it is opened.
     - `url_from`: where the address was set, for errors.
@@ -98,8 +104,9 @@ class FairSemaphore:
                 raise not_allowed(value, name, "a text, or None", may_be_secret=name == "url")
         if url is None:
             url, url_from = url_from_environment()
-        self.url = url
+        self.url = url = None if url == EMBEDDED else url
         """The server's address; known once the semaphore is open."""
+        self._is_embedded_by_default = not (url or url_from)
         self._given_name = node
         self._pid = os.getpid()
         self.node = self._draw_name()
@@ -149,6 +156,8 @@ class FairSemaphore:
                 self._embedded = await asyncio.to_thread(embedded.start_or_join, options.prefix)
                 self.url = self._embedded.url
             server = self._server(self.url)
+            if self._is_embedded_by_default or server.is_loopback:
+                warn_of_others(str(server))
             await self._observers.open(self, make_observers(options, server))
             keys = Keys(options.prefix)
             recovery = Recovery(keys, options, self._note_loss)

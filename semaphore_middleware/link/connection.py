@@ -89,6 +89,11 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.path or f"{host}:{self.port}"
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine's own, over TCP."""
+        return not self.path and (self.host in ("localhost", "::1") or self.host[:4] == "127.")
+
 
 @dataclass(frozen=True)
 class Target:

@@ -5,33 +5,95 @@ Imports no redis-py, so that settings can be read without it.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 from zlib import crc32
 
+logger = logging.getLogger(__name__)
+
 URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
+EMBEDDED = "embedded"
+"""In place of a URL: the embedded server, whatever else is set."""
+SCRAPY_REDIS = ("REDIS_HOST", "REDIS_PORT", "REDIS_PARAMS")
+"""Settings of scrapy-redis that can name a server."""
+HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+", re.IGNORECASE)
+
+FLEETS = {"SCRAPY_JOB": "Scrapyd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
+"""By the variable that each sets in the environment of a process."""
+MARKS_OF_CONTAINERS: Sequence[Path] = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 def url_from_environment() -> tuple[str | None, str]:
-    """The URL in the environment, and where it was set; None means the embedded server."""
+    """The URL in the environment, and where it was set; None means the embedded server. If that
+    was not chosen, nor the place is named.
+    """
     for name in URL_NAMES:
-        if os.environ.get(name):
-            return os.environ[name], f"{name} in the environment"
-    return None, "the environment"
+        if url := os.environ.get(name):
+            return _read(url), f"{name} in the environment"
+    return None, ""
 
 
 def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The server's URL, and where it was set: in the settings, else in the environment. What the
-    add-on has copied from there was set there.
+    """The same from the settings, else from the environment, else from the settings of
+    scrapy-redis. What the add-on has copied from the environment was set there.
     """
     in_environment = url_from_environment()
     for name in URL_NAMES:
         if url := settings.get(name):
-            return in_environment if url == in_environment[0] else (str(url), name)
-    return in_environment
+            return in_environment if url == in_environment[0] else (_read(str(url)), name)
+    return in_environment if in_environment[1] else _server_of_scrapy_redis(settings)
+
+
+def _read(url: str) -> str | None:
+    return None if url == EMBEDDED else url
+
+
+def _server_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The server in settings of scrapy-redis, if their values have the form that it takes. Those
+    of the environment do not count: Kubernetes sets REDIS_PORT to `tcp://...` there.
+    """
+    where = next((name for name in SCRAPY_REDIS if settings.get(name)), "")
+    options = {"REDIS_HOST": "host", "REDIS_PORT": "port", "REDIS_DB": "db"}
+    named = {option: settings[name] for name, option in options.items() if settings.get(name)}
+    try:
+        given = {**(settings.get("REDIS_PARAMS") or {}), **named}
+        host, port = given.get("host") or "localhost", int(given.get("port") or 6379)
+        if not given.keys() & {"host", "port"} or not HOST.fullmatch(host):
+            return None, ""
+        user, password = [quote(given.get(name) or "", "") for name in ("username", "password")]
+        address = f"{user}:{password}@{quote(host)}:{port}/{int(given.get('db') or 0)}"
+    except (TypeError, ValueError):
+        return None, ""
+    if not given.get("ssl"):
+        return f"redis://{address}", where
+    of_tls = {name: text_of(value) for name, value in given.items() if name.startswith("ssl_")}
+    return f"rediss://{address}?{urlencode(of_tls)}", where
+
+
+def text_of(option: Any) -> str:
+    """The value of an option of TLS as in a URL; that of an enumeration, such as `ssl.CERT_NONE`,
+    by its name.
+    """
+    return str(getattr(option, "name", option))
+
+
+def warn_of_others(server: str) -> None:
+    """Warn if anything hints at nodes on other machines, which cannot use this server."""
+    signs = [system for name, system in FLEETS.items() if os.environ.get(name)]
+    if signs or any(mark.exists() for mark in MARKS_OF_CONTAINERS):
+        logger.warning(
+            "Only nodes on this machine share limits at %s, but %s hints at other machines, where "
+            "nodes would count by themselves. Set SEMAPHORE_REDIS_URL to the address of a server "
+            "that all nodes reach, or to 'embedded' if all run on this machine.",
+            server,
+            signs[0] if signs else "a container",
+        )
 
 
 def machine() -> int:

@@ -30,6 +30,7 @@ from semaphore_middleware.link.connection import (
     tls_version,
 )
 from semaphore_middleware.link.credentials import ChangingCredentials
+from semaphore_middleware.link.environment import text_of
 from semaphore_middleware.link.text import tag_of
 
 logger = logging.getLogger(__name__)
@@ -139,6 +140,11 @@ class Server:
         """Whether the URL names one host, which every connection is to lead to."""
         path = self._parts.addresses[0].path
         return not (path or self.is_cluster or self._sentinels is not None)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the URL has no other addresses than this machine's, over TCP."""
+        return all(address.is_loopback for address in self._parts.addresses)
 
     async def _has_moved(self, connection: Connection) -> bool:
         """Whether the name leads elsewhere by now, and to another server. Raises `OSError`."""
@@ -328,9 +334,7 @@ def _address(text: str, kind: str) -> Address:
 
 def _options(url: str, query: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """User, password, database and options of one server, as redis-py reads them."""
-    # As texts; a value of `ssl` by its name, such as CERT_NONE.
-    texts = {name: str(getattr(value, "name", value)) for name, value in more.items()}
-    given = {**dict(parse_qsl(query)), **texts}
+    given = {**dict(parse_qsl(query)), **{name: text_of(value) for name, value in more.items()}}
     version = given.pop("ssl_min_version", None)
     if "ssl_cert_reqs" in given:  # many write CERT_NONE, as in Python, or None
         given["ssl_cert_reqs"] = given["ssl_cert_reqs"].lower().removeprefix("cert_")

@@ -17,7 +17,7 @@ from semaphore_middleware.core.protocol import pack_head
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link import chance, embedded
 from semaphore_middleware.link.connection import Connection
-from semaphore_middleware.link.environment import url_from_environment
+from semaphore_middleware.link.environment import EMBEDDED, url_from_environment
 from semaphore_middleware.link.index import Index
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
@@ -52,7 +52,7 @@ class Admin:
 
     - `url`: the server's address, as docs/settings.md has them (`redis://`, `redis+sentinel://` and
       so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, else the embedded
-      server, if it runs.
+      server, if it runs; "embedded": that one in any case.
     - `name`: the author of the rules set here; by default user@host.
     - `lease` (seconds) and `prefix`: those of the nodes.
     - `url_from`: where the address was set, for errors.
@@ -79,7 +79,7 @@ class Admin:
     ) -> None:
         if url is None:
             url, url_from = url_from_environment()
-        url = url or embedded.find()
+        url = embedded.find() if url in (None, EMBEDDED) else url
         if url is None:
             raise ServerUnreachableError(embedded.why_none(" in the environment"))
         self.name = name or user_at_host()

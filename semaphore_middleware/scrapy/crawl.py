@@ -28,7 +28,12 @@ from semaphore_middleware.scrapy.engine import (
     spider_name,
 )
 from semaphore_middleware.scrapy.scopes import ScopeFinder
-from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.settings import (
+    SemaphoreSettings,
+    log_origin_of_server,
+    log_start,
+    warn_of_mistakes,
+)
 from semaphore_middleware.scrapy.versions import close_opened
 
 if TYPE_CHECKING:
@@ -133,6 +138,7 @@ class Crawl:
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
+        log_origin_of_server(self._crawler.settings, self.settings.url_from)
         if self._engine.closes_when_opened:  # the scheduler has logged why
             return None
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.link.environment import server_of
+from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
@@ -33,7 +33,7 @@ class SemaphoreSettings(NodeOptions):
     """
 
     url: str | None
-    """The server; None: the embedded one."""
+    """The server; None: the embedded one, as nothing else is set."""
     url_from: str
     """Where `url` was set, for errors."""
     limits: LimitTable
@@ -67,7 +67,8 @@ class SemaphoreSettings(NodeOptions):
             name.removeprefix("SEMAPHORE_").lower(): setting.read(settings)
             for name, setting in SETTINGS.items()
         }
-        ours["url"], ours["url_from"] = server_of(settings)
+        url, ours["url_from"] = server_of(settings)
+        ours["url"] = EMBEDDED if ours["url_from"] and url is None else url
         ours["credentials"] = ours["redis_credentials"]
         slots = check_dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS")
         default = _default_limit(settings)
@@ -128,6 +129,24 @@ def log_start(node: str, server: str, prefix: str, is_embedded: bool, limits: Li
         default.concurrency,
         delay,
     )
+
+
+def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
+    """Log that a setting of scrapy-redis named the server, or a warning that none could."""
+    if url_from in SCRAPY_REDIS:
+        logger.info(
+            "%s names the server that holds the limits, as for scrapy-redis; SEMAPHORE_REDIS_URL "
+            "can name another one, or be 'embedded' for this machine's own.",
+            url_from,
+        )
+    unused = [name for name in sorted(settings) if name.startswith("REDIS_") and settings[name]]
+    if not url_from and (unused := [name for name in unused if name != "REDIS_URL"]):
+        logger.warning(
+            "%s is set, but no setting names a server in a form that can be used, so that only "
+            "crawls on this machine share their limits. Set SEMAPHORE_REDIS_URL to the address of "
+            "a server that all nodes reach, or to 'embedded' if all run on this machine.",
+            unused[0],
+        )
 
 
 def warn_of_mistakes(

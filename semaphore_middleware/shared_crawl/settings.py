@@ -115,8 +115,7 @@ class CrawlSettings:
         if url is None:
             raise SettingsError(
                 "REDIS_URL is not set, nor is SEMAPHORE_REDIS_URL: the nodes of a crawl share a "
-                "Redis server; allowed is its address, like redis://host:6379/0. REDIS_HOST and "
-                "REDIS_PORT, as of scrapy-redis, are not read"
+                "Redis server; allowed is its address, like redis://host:6379/0"
             )
         return cls(
             url,

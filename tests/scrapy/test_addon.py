@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import REPLACED, SemaphoreAddon
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.environment import server_of
 from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, Patch, pages, scrapy, taken
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -116,6 +118,16 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: Patch) ->
         settings = Settings(given)
         SemaphoreAddon.update_pre_crawler_settings(settings)
         assert settings.get("REDIS_URL") == named, given
+
+
+def test_other_components_find_the_embedded_server_beside_settings_of_scrapy_redis() -> None:
+    semaphore = SimpleNamespace(url="unix:///embedded", node="node")
+    add_on = SemaphoreAddon(SimpleNamespace(semaphore=semaphore))  # type: ignore[arg-type]
+    for given in ({"SEMAPHORE_REDIS_URL": "embedded"}, {"REDIS_PORT": "tcp://10.0.0.1:6379"}, {}):
+        settings = Settings({"REDIS_HOST": ["a", "b"], **given})
+        add_on.update_settings(settings)
+        assert server_of(settings)[0] == semaphore.url
+        assert settings["REDIS_URL"] is None, "the project's own is another one"
 
 
 async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog: Log) -> None:

@@ -1,17 +1,19 @@
 """Every setting: its default, values that are allowed, and errors for those that are not."""
 
+import ssl
 from typing import Any
 
 import pytest
+from redis.connection import Connection, parse_url
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
-from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware import FairSemaphore, Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.settings import SETTINGS
-from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled
-from tests.support.crawls import Patch
+from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled, log_origin_of_server
+from tests.support.crawls import Log, Patch
 
 
 def read(**settings: Any) -> SemaphoreSettings:
@@ -86,6 +88,61 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
     ]
     for given, url, place in places:
         assert (read(**given).url, read(**given).url_from) == (url, place)
+
+
+@pytest.mark.filterwarnings("ignore:.*retry_on_timeout")  # of scrapy-redis
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"REDIS_HOST": "a.example"}, "REDIS_HOST"),
+        ({"REDIS_HOST": "::1", "REDIS_PORT": "7000", "REDIS_DB": 3}, "REDIS_HOST"),
+        ({"REDIS_PORT": 7000, "REDIS_PARAMS": {"db": 2, "password": "p@:/%"}}, "REDIS_PORT"),
+        ({"REDIS_PARAMS": {"host": "a", "username": "u", "password": "?"}}, "REDIS_PARAMS"),
+        (
+            {"REDIS_HOST": "a", "REDIS_PARAMS": {"ssl": True, "ssl_cert_reqs": ssl.CERT_NONE}},
+            "REDIS_HOST",
+        ),
+    ],
+)
+def test_the_server_is_that_of_scrapy_redis(given: dict[str, Any], place: str) -> None:
+    settings = read(**given)
+    ours = parse_url(settings.url or "")  # type: ignore[no-untyped-call]
+    scrapy_redis = pytest.importorskip("scrapy_redis.connection")
+    theirs = scrapy_redis.get_redis_from_settings(Settings(given)).connection_pool
+    expected = theirs.connection_kwargs
+    for name in ("host", "port", "username", "password", "db"):
+        assert str(ours.get(name)) == str(expected.get(name)), name
+    assert ours.get("connection_class", Connection) is theirs.connection_class
+    assert settings.url_from == place
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"REDIS_HOST": ["a", "b"]},
+        {"REDIS_HOST": "redis://a:6379"},
+        {"REDIS_HOST": "a", "REDIS_PORT": "tcp://10.0.0.1:6379"},
+        {"REDIS_HOST": "a", "REDIS_PARAMS": "{}"},
+        {"REDIS_PARAMS": {"db": 1}},
+        {"REDIS_SENTINELS": [("a", 26379)]},
+    ],
+)
+def test_settings_that_name_no_server_are_a_warning(given: dict[str, Any], caplog: Log) -> None:
+    settings = read(**given)
+    assert (settings.url, settings.url_from) == (None, "")
+    log_origin_of_server(Settings(given), settings.url_from)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith(f"{next(iter(given))} is set, but no setting names a ")
+
+
+def test_the_embedded_server_can_be_chosen(monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://environment")
+    given = {"SEMAPHORE_REDIS_URL": "embedded", "REDIS_HOST": ["a", "b"]}
+    settings = read(**given)
+    assert FairSemaphore(settings.url).url is None
+    log_origin_of_server(Settings(given), settings.url_from)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
