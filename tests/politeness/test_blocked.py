@@ -84,12 +84,14 @@ async def test_a_site_is_blocked_after_nothing_but_refusals_for_long(
     assert bool(found_by(await b.renew("s", limit=LIMIT)).shut) == is_blocked
 
 
+@pytest.mark.parametrize(("named", "counts"), [(3600, 3600), (1e9, 86400)])
 async def test_after_a_time_that_the_site_has_named_it_takes_as_long(
-    server: RedisServer, outside: Outside
+    server: RedisServer, outside: Outside, named: float, counts: float
 ) -> None:
+    """But a day at most."""
     a = await Caller.join(server, "a")
-    await one_more(a, outside, asked_for(3600))
-    refuse_for(outside, 3600 + LONG_S)
+    await one_more(a, outside, asked_for(named))
+    refuse_for(outside, counts + LONG_S)
     for _ in range(4):
         assert not found_by(await one_more(a, outside, REFUSED)).shut
     assert found_by(await one_more(a, outside, REFUSED)).shut

@@ -1,5 +1,5 @@
 -- Blocked sites: after nothing but refusals for long, one request at a time tries the site, and the others
--- fail at once. Time that the site has named does not count. In `learned` it keeps:
+-- fail at once. Time that the site has named does not count, up to a day. In `learned` it keeps:
 --     refusing_since  since when the site refuses all requests; or until when it may, as it has named a time
 --     incidents       of refusals since then, without a named time
 --     refuses_all      1 if requests are to fail, except one at a time
@@ -42,7 +42,8 @@ end
 
 local function blocked_on_named_time(learned, report)
   if learned.refuses_all == 1 then return end
-  learned.refusing_since, learned.incidents = NOW + report.retry_after, 0 -- rule 28: named time
+  local named = math.min(report.retry_after, DAY)
+  learned.refusing_since, learned.incidents = NOW + named, 0 -- rule 28: named time
 end
 
 local function blocked_shut_by(learned)
