@@ -1,15 +1,19 @@
 """Pauses at a site's request: `Retry-After`, `RateLimit`, and its older forms.
 
-A site's headers may hold anything: an invalid field counts as missing. No function here raises.
+A site's headers may hold anything: an invalid field counts as missing. Those that should name a
+time, and name none that is credible, are added to the list `ignored`. No function here raises.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator
-from datetime import UTC
+from contextlib import suppress
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from http_sf import parse
@@ -20,94 +24,134 @@ if TYPE_CHECKING:
 FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as missing
 DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
+RESETS = ("Reset-After", "Reset")
+"""Of an older form, the one that needs no clock first."""
 FIELDS = frozenset(
     name.title().encode()
-    for name in ("Retry-After", "RateLimit", *(f"{prefix}Reset" for prefix in OLDER_PREFIXES))
+    for name in (
+        *("Retry-After", "RateLimit"),
+        *(f"{prefix}{reset}" for prefix in OLDER_PREFIXES for reset in RESETS),
+    )
 )
 """Names of the fields read here, as spelled in Scrapy's headers: most responses have none."""
-UNIX_TIME_FROM = 1e9
-"""An older form's reset from this number on is a Unix time (of 2001 or later), below it seconds."""
-NUMBER = re.compile(rb"\d{1,15}(\.\d{1,9})?")
+NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{1,9})?")
+UNIX_TIMES = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e9, 1.0))
+"""From which number on a time counts from 1970, and in which parts of a second: nanoseconds,
+microseconds, milliseconds, seconds. Smaller numbers are seconds from now.
+"""
+DAY_S, YEAR_S = 24 * 60 * 60.0, 365 * 24 * 60 * 60.0
 
 
-def retry_after(response: Response) -> float | None:
+def retry_after(response: Response, ignored: list[str]) -> float | None:
     """Seconds of pause in a response's `Retry-After` (RFC 9110, 10.2.3); None without a valid one.
-    A date is compared with the response's `Date` if there is one, else with our clock. Of several
-    pauses the longest counts.
+    Of several pauses the longest counts.
     """
-    values = response.headers.getlist(b"Retry-After")
-    delays = [_delay(value.decode("latin-1").strip(), response) for value in values]
+    values = [value.decode("latin-1") for value in response.headers.getlist(b"Retry-After")]
+    delays = (_seconds(response, "Retry-After", value, ignored) for value in values)
     return max((delay for delay in delays if delay is not None), default=None)
 
 
-def quota_reset(response: Response) -> float | None:
+def quota_reset(response: Response, ignored: list[str]) -> float | None:
     """Seconds until the reset of an exhausted quota in a response; None without one. Of several
     exhausted quotas the last reset counts.
 
-    Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or in `-Remaining` and
-    `-Reset`. A response from a cache does not show the present quota.
+    Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10, or -07), or in `-Remaining`
+    and `-Reset`. A response from a cache does not show the present quota.
     """
     if _number(response, "Age"):
         return None
-    return max((*_resets(response), *_older_resets(response)), default=None)
+    resets = chain(_resets(response, ignored), _older_resets(response, ignored))
+    return max((reset for reset in resets if reset is not None), default=None)
 
 
-def quota_gap(response: Response) -> float:
+def quota_gap(response: Response, ignored: list[str]) -> float:
     """Seconds between requests by the quotas in `RateLimit-Policy`, the longest of several; 0: none
     is named. If `RateLimit` names exhausted quotas, no others count.
     """
     exhausted = {name for name, _ in _exhausted(response)}
     gaps = [0.0]
-    for name, policy in _items(response, "RateLimit-Policy"):
+    for name, policy in _policies(response):
         quota, window = _integer(policy.get("q")), _integer(policy.get("w"))
         is_of_requests = policy.get("qu", "requests") == "requests"
         if quota and window and is_of_requests and (not exhausted or name in exhausted):
-            gaps.append(window / quota)
+            seconds = _seconds(response, "RateLimit-Policy", str(window), ignored)
+            gaps.append((seconds or 0.0) / quota)
     return max(gaps)
 
 
-def _delay(text: str, response: Response) -> float | None:
-    if text.isascii() and text.isdigit():
-        return float(text)
-    date = _timestamp(text)
-    return None if date is None else max(0.0, date - _now(response))
+def _seconds(response: Response, field: str, value: str, ignored: list[str]) -> float | None:
+    """Seconds until a time as sites write it: a number, or a date. None unless it is from a day ago
+    to a year ahead. It is compared with the response's `Date` if there is one, else with our clock.
+    """
+    text = value.strip()
+    if NUMBER.fullmatch(text):
+        seconds = float(text)
+        for least, parts in UNIX_TIMES:
+            if seconds >= least:
+                seconds = seconds / parts - _now(response)
+                break
+    else:
+        moment = _timestamp(text)
+        seconds = math.inf if moment is None else moment - _now(response)
+    if -DAY_S <= seconds <= YEAR_S:
+        return max(0.0, seconds)
+    ignored.append(f"{field}: {text[:DATE_CHARS_MAX]}")
+    return None
 
 
-def _resets(response: Response) -> Iterator[float]:
+def _resets(response: Response, ignored: list[str]) -> Iterator[float | None]:
     """The resets in `RateLimit`; where it lacks one, the window in `RateLimit-Policy`."""
-    policies = dict(_items(response, "RateLimit-Policy"))
+    policies = dict(_policies(response))
     for name, limit in _exhausted(response):
         policy = policies.get(name, {})
         reset = _integer(limit.get("t", policy.get("w")))
         if reset is not None and policy.get("qu") != "concurrent-requests":
-            yield reset
+            yield _seconds(response, "RateLimit", str(reset), ignored)
 
 
 def _exhausted(response: Response) -> Iterator[tuple[str, dict[str, Any]]]:
     """The quotas in `RateLimit` of which nothing is left, each with its parameters."""
-    for name, limit in _items(response, "RateLimit"):
+    for name, limit in _items(response, "RateLimit") or _draft_7(response):
         if _integer(limit.get("r")) == 0:
-            yield name, limit
+            yield str(name), limit
 
 
-def _items(response: Response, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The named items of a list field, each with its parameters (RFC 9651)."""
+def _draft_7(response: Response) -> list[tuple[Any, dict[str, Any]]]:
+    """`RateLimit: limit=10, remaining=0, reset=5` as later drafts have it."""
+    members = dict(_parsed(response, "RateLimit", "dictionary"))
+    quota = {name: value for name, (value, _) in members.items()}
+    reset = {"t": quota["reset"]} if "reset" in quota else {}
+    return [(quota.get("limit"), {"r": quota.get("remaining"), **reset})]
+
+
+def _policies(response: Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The policies in `RateLimit-Policy`, by name. In draft 7 a name is the number of requests."""
+    for name, policy in _items(response, "RateLimit-Policy"):
+        yield str(name), {"q": name, **policy}
+
+
+def _items(response: Response, name: str) -> list[tuple[Any, dict[str, Any]]]:
+    """The items of a list field, each with its parameters."""
+    return [item for item in _parsed(response, name, "list") if not isinstance(item[0], list)]
+
+
+def _parsed(response: Response, name: str, structure: str) -> Any:
+    """A structured field (RFC 9651); nothing if it is not one."""
     field = _field(response, name)
     try:
-        members: Any = parse(field, tltype="list") if field else []
+        return parse(field, tltype=structure) if field else ()
     except ValueError:
-        return
-    for value, parameters in members:
-        if not isinstance(value, list):
-            yield str(value), parameters
+        return ()
 
 
-def _older_resets(response: Response) -> Iterator[float]:
+def _older_resets(response: Response, ignored: list[str]) -> Iterator[float | None]:
     for prefix in OLDER_PREFIXES:
-        reset = _number(response, f"{prefix}Reset")
-        if reset is not None and _number(response, f"{prefix}Remaining") == 0:
-            is_time = reset >= UNIX_TIME_FROM
-            yield max(0.0, reset - _now(response)) if is_time else reset
+        if _number(response, f"{prefix}Remaining") != 0:
+            continue
+        for reset in RESETS:
+            if field := _field(response, f"{prefix}{reset}"):
+                yield _seconds(response, f"{prefix}{reset}", field.decode("latin-1"), ignored)
+                break
 
 
 def _field(response: Response, name: str) -> bytes:
@@ -117,7 +161,7 @@ def _field(response: Response, name: str) -> bytes:
 
 
 def _number(response: Response, name: str) -> float | None:
-    field = _field(response, name).strip()
+    field = _field(response, name).decode("latin-1").strip()
     return float(field) if NUMBER.fullmatch(field) else None
 
 
@@ -133,11 +177,12 @@ def _now(response: Response) -> float:
 
 
 def _timestamp(date: str) -> float | None:
+    """The Unix time of a date, as HTTP or ISO 8601 writes it."""
     if len(date) > DATE_CHARS_MAX:
         return None
-    try:
-        moment = parsedate_to_datetime(date)
-        # All dates in HTTP are in UTC (RFC 9110, 5.6.7); asctime's form has no time zone.
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(TypeError, ValueError, OverflowError):
+            moment = read(date.removesuffix(" UTC"))
+            # All dates in HTTP are in UTC (RFC 9110, 5.6.7); asctime's form has no time zone.
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None

@@ -24,6 +24,7 @@ from scrapy import Request
 from scrapy.core.downloader.handlers.http11 import TunnelError
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.exceptions import NotConfigured
+from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
@@ -41,6 +42,7 @@ from semaphore_middleware.scrapy.retries import (
     note_refusal,
     refusals_of,
 )
+from semaphore_middleware.scrapy.scopes import host_of
 from semaphore_middleware.scrapy.versions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
@@ -69,6 +71,8 @@ NO_RESPONSE = (
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
 PROXY_REFUSES = 407
+HOSTS_MAX = 10_000
+"""The number of hosts kept in memory for warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,8 @@ class ResponseClassifier:
         self._retries = retries
         self._proxies = proxies
         self._refusal_check = refusal_check
+        self._warned_of: LocalCache[str, bool] = LocalCache(HOSTS_MAX)
+        """Hosts whose pauses were ignored, with a line."""
 
     async def record_response(
         self, permits: PermitSet, admission: Admission, response: Response
@@ -217,15 +223,12 @@ class ResponseClassifier:
                 return None
         if site is None:
             return None
-        reset = asked = None
-        if not FIELDS.isdisjoint(response.headers):
-            reset = quota_reset(response)
-            asked = retry_after(response)
-        pause = reset if asked is None else asked
         check = self._refusal_check
         found = check.refusal(request, response) if check is not None else None
-        if not is_refused and found is None:
-            return Verdict(Kind.ANSWER, site, 0.0 if reset is None else pause or 0.0)
+        is_refused |= found is not None
+        pause = self._pause_asked(request, response, is_refused)
+        if not is_refused:
+            return Verdict(Kind.ANSWER, site, pause or 0.0)
         is_of_site = found is not None or status == TOO_MANY_REQUESTS or pause is not None
         if not is_of_site and _answers_others(via or site, request):
             return Verdict(Kind.PAGE_REFUSED, site)
@@ -234,12 +237,39 @@ class ResponseClassifier:
             permit = via
         return Verdict(Kind.SITE_REFUSES, permit, found or pause or 0.0, is_of_site)
 
+    def _pause_asked(self, request: Request, response: Response, is_refused: bool) -> float | None:
+        """Seconds that the site asked for; None if it did not: `Retry-After` counts at a refusal,
+        and in place of the reset of an exhausted quota.
+        """
+        if FIELDS.isdisjoint(response.headers):
+            return None
+        ignored: list[str] = []
+        pause = quota_reset(response, ignored)
+        if is_refused or pause is not None:
+            asked = retry_after(response, ignored)
+            pause = pause if asked is None else asked
+        self._warn_of_ignored(request, ignored)
+        return pause
+
+    def _warn_of_ignored(self, request: Request, ignored: list[str]) -> None:
+        host = host_of(request)
+        if ignored and host not in self._warned_of:
+            self._warned_of[host] = True
+            logger.warning(
+                "%s asks for a pause that is ignored, as it is no number of seconds or time from a "
+                "day ago to a year ahead: %r.",
+                host,
+                ", ".join(ignored),
+            )
+
     def _record_refusal(
         self, permit: Permit, admission: Admission, response: Response, verdict: Verdict
     ) -> None:
         request, status = admission.request, response.status
         is_metered = verdict.is_of_site and kind_of(permit.scope) != VIA  # only a site has a pace
-        gap = quota_gap(response) if is_metered else 0.0
+        ignored: list[str] = []
+        gap = quota_gap(response, ignored) if is_metered else 0.0
+        self._warn_of_ignored(request, ignored)
         most = None
         try:
             most = self._decide(admission, status, _what_is_refused(verdict))

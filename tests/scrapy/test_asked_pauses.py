@@ -1,6 +1,5 @@
 """For how long a site asks to be left alone, in all the ways that sites write it, and in none."""
 
-import math
 import time
 from email.utils import formatdate
 from typing import Any
@@ -27,27 +26,67 @@ def response(fields: Fields, date: str | None = DATE) -> Response:
     return Response("http://a/", headers={**headers, **({"Date": date} if date else {})})
 
 
-TIMES: list[tuple[str | list[str], float]] = [
-    *(("30", 30), (" 0 ", 0), ("1" + "0" * 18, 1e18), ("9" * MEGABYTE, math.inf)),
+DAY, YEAR = 24 * 60 * 60, 365 * 24 * 60 * 60
+ISO = "2027-01-15T08:01:30"  # 90 s after NOW
+TIMES: list[tuple[str, float]] = [
+    *(("30", 30), (" 0 ", 0), ("7.5", 7.5), (str(YEAR), YEAR)),
+    *((str(NOW + 90), 90), (f"{NOW + 90}.5", 90.5), (str(NOW - DAY), 0), (str(NOW + YEAR), YEAR)),
+    *((f"{NOW + 90}000", 90), (f"{NOW + 90}000000", 90), (f"{NOW + 90}000000000", 90)),
     *((formatdate(NOW + 90, usegmt=True), 90), (formatdate(NOW - 90, usegmt=True), 0)),
-    *((["5", "60", "7"], 60), (["soon", "5"], 5)),
+    *((ISO, 90), (f"{ISO}Z", 90), (f"{ISO}.5+00:00", 90.5), ("2027-01-15T10:01:30+02:00", 90)),
+    *((f"{ISO.replace('T', ' ')} UTC", 90), ("2027-01-15", 0)),
+]
+NOT_CREDIBLE = [
+    *(str(YEAR + 1), "999999999", "1" + "0" * 18, "9" * 25, "9" * MEGABYTE),
+    *(str(NOW - DAY - 1), str(NOW + YEAR + 1), f"{NOW + 2 * YEAR}000", "1764374400"),
+    *(formatdate(0), formatdate(2**33), "2026-01-15T08:00:00Z", "2999-01-01"),
 ]
 NO_TIMES = [
-    *("-5", "1.5", "1e18", "NaN", "soon", "", "²", "x" * MEGABYTE, "Fri, " * MEGABYTE),
+    *("-5", "1e18", "NaN", "soon", "²", "x" * MEGABYTE, "Fri, " * MEGABYTE),
     *("Fri, 99 Foo 2026 00:00:00 GMT", "Wed, 01 Jan 99999999999 00:00:00 GMT"),
 ]
 
 
-def test_retry_after() -> None:
+def test_each_field_takes_each_form_of_a_time() -> None:
     for value, seconds in TIMES:
-        assert retry_after(response({"Retry-After": value})) == seconds
-    for value in NO_TIMES:
-        assert retry_after(response({"Retry-After": value})) is None
-    assert retry_after(response({})) is None
-    assert retry_after(response({"Retry-After": formatdate(0)}, date=None)) == 0
-    far = retry_after(response({"Retry-After": formatdate(2**33)}, date=None))
-    assert far is not None
-    assert far > 10**9
+        ignored: list[str] = []
+        for field in ("Reset", "Reset-After"):
+            fields: Fields = {LEFT: "0", f"X-RateLimit-{field}": value}
+            assert quota_reset(response(fields), ignored) == pytest.approx(seconds), value
+        asked = retry_after(response({"Retry-After": value}), ignored)
+        assert asked == pytest.approx(seconds), value
+        assert ignored == []
+
+
+def test_what_is_no_credible_time_is_ignored_with_a_line() -> None:
+    for value in (*NOT_CREDIBLE, *NO_TIMES):
+        ignored: list[str] = []
+        assert quota_reset(response({LEFT: "0", RESET: value}), ignored) is None
+        assert retry_after(response({"Retry-After": value}), ignored) is None
+        fields = [line.partition(": ")[0] for line in ignored]
+        is_short = len(value) < MEGABYTE  # a field that is too long counts as missing
+        assert fields == [RESET, "Retry-After"][not is_short :]
+        assert max(map(len, ignored)) < 100
+
+
+def test_of_several_times_the_longest_counts() -> None:
+    ignored: list[str] = []
+    assert retry_after(response({"Retry-After": ["5", "60", "7"]}), ignored) == 60
+    assert ignored == []
+    assert retry_after(response({"Retry-After": ["soon", "5"]}), ignored) == 5
+    assert ignored == ["Retry-After: soon"]
+    assert retry_after(response({}), []) is None
+
+
+def test_without_a_date_of_the_site_s_our_clock_counts() -> None:
+    for value in (
+        str(time.time() + 90),
+        formatdate(time.time() + 90),
+        f"{time.time() + 90:.0f}000",
+    ):
+        seconds = retry_after(response({"Retry-After": value}, date=None), [])
+        assert seconds is not None
+        assert 60 < seconds < 95
 
 
 @pytest.mark.parametrize("form", ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"])
@@ -57,7 +96,7 @@ def test_each_form_of_a_date_is_in_utc(form: str, monkeypatch: Patch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert retry_after(response({"Retry-After": moment})) == 90
+        assert retry_after(response({"Retry-After": moment}), []) == 90
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -79,6 +118,10 @@ EXHAUSTED: list[tuple[Fields, float]] = [
     ({LEFT: "0", RESET: "7.5"}, 7.5),
     ({"X-Rate-Limit-Remaining": "0", "X-Rate-Limit-Reset": str(NOW + 7)}, 7),
     ({LEFT: "0", RESET: str(NOW - 7)}, 0),
+    ({LEFT: "0", RESET: str(NOW + 9), "X-RateLimit-Reset-After": "8.5"}, 8.5),
+    # Draft 7
+    ({RATE: "limit=10, remaining=0, reset=5"}, 5),
+    ({RATE: "limit=10, remaining=0", POLICY: "10;w=60, 99;w=3600"}, 60),
 ]
 NOT_EXHAUSTED: list[dict[str, Any]] = [
     {},
@@ -92,7 +135,8 @@ NOT_EXHAUSTED: list[dict[str, Any]] = [
     {RATE: '"a";r=0;t=5', "Age": "3"},  # from a cache
     *({RATE: f'"a";r=0;t={nonsense}'} for nonsense in ("5,", "-5", "5.0", '"5"', "?1", "1" * 19)),
     *({RATE: text} for text in ('"a";r;t=5', '"a";r=?0;t=5', '("a" "b");r=0;t=5')),
-    {RATE: "limit=10, remaining=0, reset=5"},  # as an older draft had it
+    *({RATE: f"limit=10, {rest}"} for rest in ("remaining=1, reset=5", "remaining=0, reset=-5")),
+    {RATE: f'"a";r=0;t={YEAR + 1}'},
     {RATE: '"' + "a" * MEGABYTE + '";r=0;t=5'},
     {RATE: ['"a";r=0;t=5'] * MEGABYTE},
     {LEFT: "1", RESET: "7"},
@@ -104,9 +148,9 @@ NOT_EXHAUSTED: list[dict[str, Any]] = [
 
 def test_when_a_quota_is_exhausted() -> None:
     for fields, seconds in EXHAUSTED:
-        assert quota_reset(response(fields)) == seconds, fields
+        assert quota_reset(response(fields), []) == seconds, fields
     for fields in NOT_EXHAUSTED:
-        assert quota_reset(response(fields)) is None, str(fields)[:80]
+        assert quota_reset(response(fields), []) is None, str(fields)[:80]
 
 
 BOTH = '"minute";q=10;w=60, "day";q=1000;w=86400'
@@ -125,7 +169,7 @@ BOTH = '"minute";q=10;w=60, "day";q=1000;w=86400'
     ],
 )
 def test_the_gap_is_of_the_quotas_that_are_exhausted(rate: str, gap: float) -> None:
-    assert quota_gap(response({POLICY: BOTH, RATE: rate})) == gap
+    assert quota_gap(response({POLICY: BOTH, RATE: rate}), []) == gap
 
 
 @pytest.mark.parametrize(
@@ -136,16 +180,25 @@ def test_the_gap_is_of_the_quotas_that_are_exhausted(rate: str, gap: float) -> N
         ('"a";q=100;w=60;qu="requests"', 0.6),
         ('"a";q=100;w=60;qu="content-bytes"', 0),
         *(('"a";q=0;w=60', 0), ('"a";q=5', 0), ('"a";w=5', 0), ('"a";q=-1;w=5', 0), ("100", 0)),
+        ('10;w=60;comment="sliding window"', 6),
+        *((f'"a";q=1;w={YEAR + 1}', 0), ("10", 0), ('"' + "9" * 5000 + '";w=1', 0)),
         *(("", 0), ("\x00", 0), ('"a";q=1.5;w=60', 0)),
     ],
 )
 def test_the_gap_of_a_quota(policy: str, gap: float) -> None:
-    assert quota_gap(response({POLICY: policy})) == gap
+    assert quota_gap(response({POLICY: policy}), []) == gap
+
+
+def test_the_gap_of_a_quota_in_draft_7() -> None:
+    fields: Fields = {POLICY: "10;w=5, 100;w=3600", RATE: "limit=10, remaining=0, reset=5"}
+    assert quota_gap(response(fields), []) == 0.5
+    assert quota_gap(response(fields | {RATE: "limit=100, remaining=0, reset=5"}), []) == 36
 
 
 values = st.one_of(
     st.text(st.characters(max_codepoint=255), max_size=40),
     st.text('"a=;,rt()?:-0123456789. wqu', max_size=40),
+    st.builds("{}{}".format, st.integers(), st.sampled_from(["", "s", " UTC", "-01-01"])),
     st.builds('"{}";r={};t={}'.format, st.text("ab", max_size=2), st.integers(), st.integers()),
 )
 fields = st.sampled_from([RATE, POLICY, LEFT, RESET, "Retry-After", "Date", "Age"])
@@ -155,6 +208,6 @@ fields = st.sampled_from([RATE, POLICY, LEFT, RESET, "Retry-After", "Date", "Age
 @example({RATE: ['"a";r=0;t=5'], "Date": ["\x00"]})
 def test_whatever_a_site_says_is_a_time_or_nothing(fields: Fields) -> None:
     seen = response(fields, date=None)
-    assert quota_gap(seen) >= 0
-    for seconds in (retry_after(seen), quota_reset(seen)):
-        assert seconds is None or seconds >= 0
+    assert quota_gap(seen, []) >= 0
+    for seconds in (retry_after(seen, []), quota_reset(seen, [])):
+        assert seconds is None or 0 <= seconds <= YEAR

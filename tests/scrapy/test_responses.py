@@ -145,6 +145,14 @@ TOLD: list[tuple[int, dict[str, Any], dict[str, str], tuple[Any, ...]]] = [
     (200, MEASURED, {"Retry_After": "5", **NONE_LEFT}, ("answered", 0.25, 5)),
     (500, MEASURED, {}, ("answered", None, 0)),  # it is there, and no more is known
     (500, MEASURED, NONE_LEFT, ("answered", None, 8)),
+    # Times that are not credible stop nobody.
+    (
+        200,
+        MEASURED,
+        {"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": "9" * 9},
+        ("answered", 0.25, 0),
+    ),
+    (429, {}, {"Retry_After": "9" * 9}, ("refused", 0)),
 ]
 
 
@@ -153,6 +161,15 @@ async def test_what_is_told_of_a_response(
     status: int, meta: dict[str, Any], headers: dict[str, Any], told: tuple[Any, ...]
 ) -> None:
     assert await recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
+
+
+async def test_what_is_ignored_is_said_once_a_host(caplog: Log) -> None:
+    seen, soon = classifier(), {"Retry_After": "soon"}
+    for url in ("http://a/1", "http://a/2", "http://b/"):
+        await recorded(429, Request(url), seen, **cast("Any", soon))
+    await recorded(200, Request("http://c/"), seen, **cast("Any", soon))  # it is not read there
+    hosts = [line.partition(" ")[0] for line in caplog.messages if "'Retry-After: soon'" in line]
+    assert hosts == ["a", "b"]
 
 
 @pytest.mark.parametrize(
