@@ -67,9 +67,12 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
     HostDown: ("hosts_down", "Sites that this node was the first to find down."),
     **{
-        event: (event.counter, meaning)
+        policy.event: (
+            policy.event.counter,
+            f"Sites that this node was the first to find {policy.finding.state}.",
+        )
         for policy in POLICIES
-        for event, meaning in policy.events.items()
+        if policy.event
     },
     FailedAtOnce: ("failed_at_once", "Requests not made, as their site is down, or refuses all."),
     AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),

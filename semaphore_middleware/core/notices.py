@@ -49,7 +49,18 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
     _note_down(node, before, reply)
     findings = before.findings if before else NO_FINDINGS
     for policy, known, found in zip(POLICIES, findings, reply.findings, strict=True):
-        policy.announce(node, scope, known, found, reply.backoff is not None)
+        if known.shut and not found.shut:
+            logger.info("%s is no longer %s.", scope, known.shut)
+        elif found.shut_for is not None and reply.backoff is not None and not known.shut:
+            assert policy.event is not None, "it can shut a site"
+            node.emit(policy.event, scope, found.shut_for)
+            logger.warning(
+                "%s is %s. %s. Requests fail at once, except for one after each pause, which tries "
+                "the site again.",
+                scope,
+                found.shut,
+                found.why,
+            )
 
 
 def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:

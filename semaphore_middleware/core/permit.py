@@ -41,8 +41,8 @@ class Lease(Protocol):
     """When the newest request known to have succeeded began, on any node."""
 
     @property
-    def shut(self) -> str:
-        """What the site is, while requests fail at once, as last reported; empty: they do not."""
+    def no_retry(self) -> str:
+        """Why a refused request is not retried, as last reported; empty: it may be."""
 
     @property
     def starts_count(self) -> bool:
@@ -190,11 +190,11 @@ class Permit:
         return self._lease.last_success
 
     @property
-    def site_shut(self) -> str:
-        """What the site is, behind its name, while requests fail at once, as last reported; empty:
-        they do not.
+    def no_retry(self) -> str:
+        """Why the request is not retried if the site refuses it, as last reported; empty: it may
+        be.
         """
-        return self._lease.shut
+        return self._lease.no_retry
 
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         """Report a response of the site, after `latency` seconds. Call it before `release`.

@@ -652,10 +652,10 @@ class ScopeLease:
         return self._queue.permits
 
     @property
-    def shut(self) -> str:
-        """What the site is, while requests fail at once, by the last reply; empty: they do not."""
+    def no_retry(self) -> str:
+        """Why a refused request is not retried, by the last reply; empty: it may be."""
         findings = self.last_reply.findings if self.last_reply else ()
-        return next((finding.shut for finding in findings if finding.shut), "")
+        return next((finding.no_retry for finding in findings if finding.no_retry), "")
 
     @property
     def pause_end(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.limits import LIMITLESS, Limit, limit_word
@@ -80,19 +80,36 @@ class Finding:
     class adds fields with defaults, marked with `Wire`.
     """
 
+    state: ClassVar[str] = ""
+    """What the site is while requests fail at once, except one at a time: `down`."""
+    error: ClassVar[type[HostDownError]] = HostDownError
+    """Of such requests."""
+
+    @property
+    def shut_for(self) -> float | None:
+        """Since how many seconds the site has given a reason for it; None: no request fails."""
+        return None
+
     @property
     def shut(self) -> str:
-        """What the site is, behind its name, while requests fail at once; empty: they do not."""
-        return ""
+        """The same as a word: `state`; empty: no request fails."""
+        return "" if self.shut_for is None else self.state
 
     @property
     def why(self) -> str:
-        """Why that is so: a sentence without its full stop; may be empty."""
+        """Why that is so: a sentence without its full stop; empty: no request fails."""
+        return ""
+
+    @property
+    def no_retry(self) -> str:
+        """Why a refused request is not retried; empty: it may be."""
         return ""
 
     def failure(self, scope: str) -> HostDownError:
-        """The error of a request that fails at once, as the site is shut."""
-        return HostDownError(f"{scope} {self.shut}")
+        """The error of a request that fails at once."""
+        return self.error(
+            f"{scope} is {self.shut}. {self.why}; one request after each pause tries it again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

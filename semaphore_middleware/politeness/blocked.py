@@ -5,34 +5,30 @@ All other requests fail at once. `lua/blocked.lua` finds such sites; a good answ
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
-from semaphore_middleware.errors import HostDownError, SiteWalledError
+from semaphore_middleware.errors import SiteWalledError
 from semaphore_middleware.link.text import time_of
-from semaphore_middleware.model.events import CountedEvent, Emitter
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.wire import Wire
-from semaphore_middleware.politeness.policy import Policy
-
-logger = logging.getLogger(__name__)
+from semaphore_middleware.politeness.policy import Policy, SiteShut
 
 
-@dataclass(frozen=True, slots=True)
-class SiteBlocked(CountedEvent):
+class SiteBlocked(SiteShut):
     """A site now counts as blocked: it refused this node's request, too."""
 
-    counter = "walled"
+    __slots__ = ()
 
-    scope: str
-    seconds: float
-    """For how long it has refused all requests."""
+    counter = "walled"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedFinding(Finding):
     """Whether a site is blocked. Times are in seconds."""
+
+    state = "walled"
+    error = SiteWalledError
 
     walled_for: Wire[float | None] = None
     """For how long it has refused all requests, if it is blocked; None: it is not."""
@@ -40,9 +36,9 @@ class BlockedFinding(Finding):
     """The status of its last refusal since its last good answer; None: it has none."""
 
     @property
-    def shut(self) -> str:
+    def shut_for(self) -> float | None:
         """See `Finding`."""
-        return "" if self.walled_for is None else "is walled"
+        return self.walled_for
 
     @property
     def why(self) -> str:
@@ -52,28 +48,10 @@ class BlockedFinding(Finding):
         last = f", the last one with status {self.refused_by}" if self.refused_by else ""
         return f"It has refused all requests for {time_of(self.walled_for)}{last}"
 
-    def failure(self, scope: str) -> HostDownError:
+    @property
+    def no_retry(self) -> str:
         """See `Finding`."""
-        return SiteWalledError(
-            f"{scope} {self.shut}. {self.why}; one request after each pause tries it again"
-        )
-
-
-def _announce(
-    node: Emitter, scope: str, before: BlockedFinding, now: BlockedFinding, has_paused: bool
-) -> None:
-    if now.walled_for is None:
-        if before.shut:
-            logger.info("%s is no longer walled.", scope)
-    elif has_paused and not before.shut:
-        node.emit(SiteBlocked, scope, now.walled_for)
-        logger.warning(
-            "%s %s. %s. Requests fail at once, except for one after each pause, which tries the "
-            "site again.",
-            scope,
-            now.shut,
-            now.why,
-        )
+        return "its site has refused all requests for a long time" if self.shut else ""
 
 
 BLOCKED = Policy(
@@ -85,6 +63,5 @@ BLOCKED = Policy(
             "walled", "closed", "The site is walled: it has refused all requests for a long time."
         ),
     ),
-    events={SiteBlocked: "Sites that this node was the first to find walled."},
-    announce=_announce,
+    event=SiteBlocked,
 )

@@ -7,17 +7,20 @@ called `<policy>_<moment>`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from semaphore_middleware.model.events import CountedEvent, Emitter
+from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import Reason
 
 
-def announce_nothing(*_: object) -> None:
-    """For policies whose findings are no news."""
+@dataclass(frozen=True, slots=True)
+class SiteShut(CountedEvent):
+    """Requests for a site fail at once from now on: so its answer to this node has decided."""
+
+    scope: str
+    seconds: float
+    """`Finding.shut_for`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,5 @@ class Policy:
     """The numbers that the server keeps about a site for it; each is 0 while nothing is known."""
     reasons: tuple[Reason, ...] = ()
     """Why it holds starts back."""
-    events: Mapping[type[CountedEvent], str] = field(default_factory=dict)
-    """Its events, and what a metric of each counts."""
-    announce: Callable[[Emitter, str, Any, Any, bool], None] = announce_nothing
-    """Logs what a reply has changed, and notifies observers. It takes the node, the scope, the
-    findings of the last reply and of this one, and whether feedback of this node has begun a pause.
-    """
+    event: type[SiteShut] | None = None
+    """If it can shut a site."""

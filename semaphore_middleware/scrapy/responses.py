@@ -272,25 +272,22 @@ class ResponseClassifier:
         self._warn_of_ignored(request, ignored)
         most = None
         try:
-            most = self._decide(admission, status, _what_is_refused(verdict))
+            refused = Refused.SITE if verdict.is_of_site else Refused.PERHAPS_ONE_PAGE
+            most = self._decide(admission, status, refused, permit.no_retry)
         finally:  # bad values of the project's must not hide the refusal
             cause = _refusal_text(request, status, most)
             permit.refused(verdict.pause, cause, status, is_metered, gap)
 
-    def _decide(self, admission: Admission, status: int, refused: Refused) -> int | None:
+    def _decide(
+        self, admission: Admission, status: int, refused: Refused, no_retry: str = ""
+    ) -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""
-        most = self._retries.decide(admission, status, refused).most
+        most = self._retries.decide(admission, status, refused, no_retry).most
         admission.retries_most = most
         if most is None:
             admission.is_left_to_others = True
             note_refusal(admission.request)
         return most
-
-
-def _what_is_refused(verdict: Verdict) -> Refused:
-    if verdict.permit.site_shut:
-        return Refused.SITE_FOR_LONG
-    return Refused.SITE if verdict.is_of_site else Refused.PERHAPS_ONE_PAGE
 
 
 def record_proxy_refusal(permits: PermitSet, request: Request) -> None:

@@ -46,8 +46,6 @@ class Refused(Enum):
 
     PERHAPS_ONE_PAGE = "perhaps one page"
     SITE = "site"
-    SITE_FOR_LONG = "site for long"
-    """All of its requests, for a long time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +67,26 @@ class Retries:
         self._is_explained = False
         self._warned_of: set[int] = set()
 
-    def decide(self, admission: Admission, status: int, refused: Refused) -> Decision:
-        """Who retries a request refused with this status. Explained in the log the first time."""
-        decision = self._decide(admission, status, refused)
+    def decide(
+        self, admission: Admission, status: int, refused: Refused, no_retry: str = ""
+    ) -> Decision:
+        """Who retries a request refused with this status. Explained in the log the first time.
+        `no_retry`: why nobody does, as its site has refused others.
+        """
+        decision = self._decide(admission, status, refused, no_retry)
         if not self._is_explained:
             self._is_explained = True
             request = admission.request
             logger.info("This crawl's first refusal: %d for %s. %s", status, request, decision.text)
         return decision
 
-    def _decide(self, admission: Admission, status: int, refused: Refused) -> Decision:
+    def _decide(
+        self, admission: Admission, status: int, refused: Refused, no_retry: str
+    ) -> Decision:
         request = admission.request
         settings = self._crawler.settings
-        if refused is Refused.SITE_FOR_LONG:
-            return Decision(
-                0, "It is not retried: its site has refused all requests for a long time."
-            )
+        if no_retry:
+            return Decision(0, f"It is not retried: {no_retry}.")
         if not settings.getbool("RETRY_ENABLED"):
             return Decision(0, "It is not retried: RETRY_ENABLED is off.")
         if request.meta.get("dont_retry"):

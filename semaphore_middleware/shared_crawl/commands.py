@@ -171,7 +171,7 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
     for name, details_of_crawl in details.items():
         _print_details(name, details_of_crawl)
     for scope, finding in asyncio.run(_shut_sites(settings)) if found else ():
-        text = f"{clean(scope)} {finding.shut}. {finding.why}"
+        text = f"{clean(scope)} is {finding.shut}. {finding.why}"
         print(f"\n{text}; its requests fail until it answers one.")
 
 

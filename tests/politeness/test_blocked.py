@@ -179,7 +179,7 @@ def test_the_node_that_finds_a_site_blocked_says_so_once(caplog: Log) -> None:
     for seconds in (600.0, 700.0, None):
         known = BlockedFinding(None if seconds == 600.0 else 600.0)
         (tries,) = node.hold(findings=findings(known))
-        assert bool(tries.site_shut) == (seconds != 600.0)
+        assert bool(tries.no_retry) == (seconds != 600.0)
         tries.refused() if seconds else tries.answered(0.1)
         tries.release()
         now = findings(BlockedFinding(seconds))

@@ -27,9 +27,8 @@ def names_of(policy: Policy) -> set[str]:
         *policy.learned,
         *(field.name for field in fields(policy.finding)),
         *(reason.name for reason in policy.reasons),
-        *(event.__name__ for event in policy.events),
-        *(event.counter for event in policy.events),
         policy.finding.__name__,
+        *([policy.event.__name__, policy.event.counter] if policy.event else []),
     }
 
 

@@ -56,7 +56,7 @@ class FakePermit:
     def __init__(self) -> None:
         self.granted_at = asyncio.get_running_loop().time()
         self.site_answered_at = -math.inf
-        self.site_shut = ""
+        self.no_retry = ""
         self.told: list[Any] = []
         self.teaches: tuple[bool, float] | None = None
 
@@ -99,7 +99,7 @@ async def recorded(
     request: Request,
     seen: ResponseClassifier | None = None,
     answered_ago: float = math.inf,
-    shut: str = "",
+    no_retry: str = "",
     **headers: Any,
 ) -> Any:
     """What the permit is told of a response. The site answered a request well that began so many
@@ -107,7 +107,7 @@ async def recorded(
     """
     permit = FakePermit()
     permit.site_answered_at = permit.granted_at - answered_ago
-    permit.site_shut = shut
+    permit.no_retry = no_retry
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     response = Response("http://a/", status=status, headers=names)
     record = (seen or classifier()).record_response
@@ -198,7 +198,7 @@ async def test_a_robots_txt_says_only_that_the_site_is_there() -> None:
 
 async def test_what_has_tried_a_site_that_is_shut_is_not_retried() -> None:
     seen, request = classifier(), Request("http://a/")
-    await recorded(429, request, seen, shut="is shut")
+    await recorded(429, request, seen, no_retry="its site refuses all")
     assert retried(seen, request) is None
 
 
