@@ -30,7 +30,6 @@ from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     BackoffStarted,
     FailedAtOnce,
-    HostDown,
     ObservedSemaphore,
     Observer,
     PermitGranted,
@@ -65,7 +64,6 @@ LABEL_CHARS_MAX = 100  # a longer scope is cut
 COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
     BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
-    HostDown: ("hosts_down", "Sites that this node was the first to find down."),
     **{
         policy.event: (
             policy.event.counter,

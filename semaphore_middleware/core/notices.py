@@ -10,7 +10,6 @@ from typing import Protocol
 
 from semaphore_middleware.core.observer import (
     BackoffStarted,
-    HostDown,
     LimitOverruled,
     NodePaused,
     PauseCaused,
@@ -46,7 +45,6 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
         node.emit(LimitOverruled, scope, reply.statement.limit)
     if reply.backoff is not None:
         _note_backoff(node, reply, reply.backoff)
-    _note_down(node, before, reply)
     findings = before.findings if before else NO_FINDINGS
     for policy, known, found in zip(POLICIES, findings, reply.findings, strict=True):
         if known.shut and not found.shut:
@@ -88,21 +86,6 @@ def _note_backoff(node: Announcer, reply: Reply, seconds: float) -> None:
         digits(seconds),
         cut if asked > most else "",
     )
-
-
-def _note_down(node: Announcer, before: Reply | None, reply: Reply) -> None:
-    scope, was_down = reply.statement.scope, before is not None and before.down_for is not None
-    if reply.down_for is None:
-        if was_down:
-            logger.info("%s is no longer down.", scope)
-    elif reply.backoff is not None and not was_down:
-        node.emit(HostDown, scope, reply.down_for)
-        logger.warning(
-            "%s is down: it has not responded for %.0f s. Requests fail at once, except one at a "
-            "time, which tries it again.",
-            scope,
-            reply.down_for,
-        )
 
 
 def note_own_pause(node: Announcer, scope: str, seconds: float, failures: int) -> None:

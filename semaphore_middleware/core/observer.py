@@ -187,17 +187,6 @@ class LimitOverruled(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class HostDown(CountedEvent):
-    """A site now counts as down: it did not answer this node's request either."""
-
-    counter = "hosts_down"
-
-    scope: str
-    seconds: float
-    """For how long it has not responded."""
-
-
-@dataclass(frozen=True, slots=True)
 class FailedAtOnce(CountedEvent):
     """A request was not made, because its site is down, or refuses everything."""
 

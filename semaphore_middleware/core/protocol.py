@@ -112,10 +112,6 @@ class Reply:
     """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
     backoff: Wire[float | None]
     """How long nothing starts at the site from now on, if this feedback was the cause."""
-    is_failing: Wire[bool]
-    """True if the site responds to none of the nodes that have tried it."""
-    down_for: Wire[float | None]
-    """For how long the site has not responded, if it counts as down, and this node has tried it."""
     answered_ago: Wire[float | None]
     """Age of the youngest request with a good answer."""
     held: Wire[int]
@@ -161,7 +157,6 @@ NUMBERS = {
     "granted": 2,
     "retry": 1,
     "backoff": 2,
-    "down": 1,
     "changed": 0,
     **{name: len(record.names) for name, record in OF_POLICIES.items()},
 }
@@ -170,7 +165,6 @@ NUMBERS = {
 - `granted`: the term, and how many permits are granted under it.
 - `retry`: time until asking again is worth it.
 - `backoff`: when the pause began, by the server's wall clock, and how long it is.
-- `down`: for how long the site has not responded.
 - `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
 - The name of a policy: its finding.
 """

@@ -192,14 +192,8 @@ OF_KEYS = {
         {
             "backoff_end": NUMBER,  # no start before: the site refused one, or asked for a pause
             "backoff": NUMBER,  # the last pause not set by the site, lowered by good answers
-            "failures": NUMBER,  # requests without response, in a row, of any node
-            "failing_since": NUMBER,  # the first one's time
-            "failing_end": NUMBER,  # no start before: it does not respond
-            "is_failing": NUMBER,  # 1 if no node that has tried it gets a response
-            "is_down": NUMBER,  # 1 if requests are to fail, but for one at a time
-            "tried": TEXT,  # while it fails: machine and node of those that found so
-            "trial": TEXT,  # the node whose first try is, or was, on the wire
             **{name: NUMBER for policy in POLICIES for name in policy.learned},
+            **{name: TEXT for policy in POLICIES for name in policy.learned_texts},
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
             "answered": NUMBER,  # when the youngest request began that was answered well; 0: none

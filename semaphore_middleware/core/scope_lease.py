@@ -43,7 +43,6 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.turns import Hand, common_turn_end
-from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit, strictest
@@ -463,8 +462,6 @@ class ScopeLease:
         self._take_grants(reply.granted, now)
         self._send_start()  # some may have begun before it was known that starts are spaced
         # 4. Only requests that still wait fail, or are notified that they wait.
-        if reply.down_for is not None:
-            self.on_down(reply.down_for)
         for finding in reply.findings:
             self.on_finding(finding)
         for permit in self._queue.pop_answered(update.seq):
@@ -520,7 +517,7 @@ class ScopeLease:
         failures, feedback = self._failures, reply.statement.feedback
         if not failures.are_many:
             return
-        if reply.is_failing:
+        if any(finding.explains_failures for finding in reply.findings):
             failures.end_pause()
         elif feedback and feedback.failed and failures.is_in_question:
             seconds = failures.begin_pause(now, self._node.backoff)
@@ -554,25 +551,12 @@ class ScopeLease:
         self._pause = paused_at, length
         self._node.emit(PauseBegun, self.scope, paused_at, length)
 
-    def on_down(self, seconds: float) -> None:
-        """The site counts as down, after `seconds` without a response: fail waiting requests."""
-        self._fail_waiting(
-            lambda scope: HostDownError(
-                f"{scope} is down: it has not responded for {seconds:.0f} s; one request at a time "
-                "tries it again"
-            )
-        )
-
     def on_finding(self, finding: Finding) -> None:
         """A policy has found this about the site: fail waiting requests if it is shut."""
-        if finding.shut:
-            self._fail_waiting(finding.failure)
-
-    def _fail_waiting(self, failure: Callable[[str], HostDownError]) -> None:
-        waiting = self._queue.clear()
+        waiting = self._queue.clear() if finding.shut else ()
         for permit in waiting:
             self._node.emit(FailedAtOnce, permit)
-            permit._refuse(failure(self.scope))
+            permit._refuse(finding.failure(self.scope))
         if waiting:
             self._node.send_now(self)
 

@@ -267,8 +267,6 @@ class Session:
                 self.outbox.send_later(lease, wait / 1000)
             case "backoff", (paused_at, length):
                 lease.on_pause(paused_at, length)
-            case "down", (down_for,):
-                lease.on_down(down_for / 1000)
             case _ if finding := notification.finding:
                 lease.on_finding(finding)
 

@@ -101,6 +101,11 @@ class Finding:
         return ""
 
     @property
+    def explains_failures(self) -> bool:
+        """True if requests without a response are the site's fault, not the node's."""
+        return False
+
+    @property
     def no_retry(self) -> str:
         """Why a refused request is not retried; empty: it may be."""
         return ""
@@ -155,8 +160,6 @@ class Inspection:
     """The operator of the rule on the server; None: the nodes' settings hold."""
     started: Wire[int] = 0
     """Requests with a permit granted since the scope was last idle."""
-    down_for: Wire[float | None] = None
-    """Seconds without a response, if the site is down; None: it is not."""
     learned_gap: Wire[float] = 0.0
     """Seconds between starts that the site's refusals have taught; 0: none."""
     reason: Wire[Reason | None] = None

@@ -214,7 +214,6 @@ class Snapshot:
             "learned_gap": row.learned_gap or None,
             "backoff_left": row.backoff_left or None,
             "backoff_last": row.backoff_last or None,
-            "down_for": row.down_for,
             **row.of_policies,
             "paused": row.paused,
             "state": row.state,
@@ -327,7 +326,7 @@ def _is_known(seen: Inspection) -> bool:
     """True if the scope is in use, is remembered, or has a rule."""
     numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
     shut = any(finding.shut for finding in seen.findings)
-    return any((*numbers, seen.down_for, shut, seen.paused, seen.set_by, seen.members))
+    return any((*numbers, shut, seen.paused, seen.set_by, seen.members))
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:

@@ -6,8 +6,9 @@ from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import REASONS
 from semaphore_middleware.politeness.blocked import BLOCKED
 from semaphore_middleware.politeness.policy import Policy
+from semaphore_middleware.politeness.unresponsive import UNRESPONSIVE
 
-POLICIES: tuple[Policy, ...] = (BLOCKED,)
+POLICIES: tuple[Policy, ...] = (BLOCKED, UNRESPONSIVE)
 
 NO_FINDINGS: tuple[Finding, ...] = tuple(policy.finding() for policy in POLICIES)
 """Of a site about which the policies know nothing, in their order."""

@@ -33,6 +33,8 @@ class Policy:
     """Its part of each reply and inspection."""
     learned: tuple[str, ...]
     """The numbers that the server keeps about a site for it; each is 0 while nothing is known."""
+    learned_texts: tuple[str, ...] = ()
+    """The texts; each is empty."""
     reasons: tuple[Reason, ...] = ()
     """Why it holds starts back."""
     event: type[SiteShut] | None = None

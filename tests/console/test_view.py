@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -39,10 +40,10 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     )
     force = Limit(8, delay=0.5, rate="60/m", burst=10)
     spaced: dict[str, Any] = {"force": force, "next_start": 0.25}
-    off: dict[str, Any] = {"backoff_left": 2.0, "backoff_last": 30.0, "down_for": 90.0}
+    off: dict[str, Any] = {"backoff_left": 2.0, "backoff_last": 30.0}
     name = "www.example.org"
     set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}
-    set_by |= {"reason": BY_NAME["down"], "wait": 2.0}
+    set_by |= {"reason": BY_NAME["backoff"], "wait": 2.0}
     of_site = {**spaced, **off, **set_by}
     one = Inspection(name, 3, (n, other), limit_max=8, **of_site, findings=NO_FINDINGS)
     set_ = {"concurrency": LIMITLESS, "delay": 0.5, "rate": "none"}
@@ -53,8 +54,10 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     (row,), (shown_rule,), opened = told["scopes"], told["rules"], told["opened"]
     assert values(row) == [
         *(scope_id(name), name, 2, 3, 8, False, 2, 7.25, 3.5, 0.5, 0.0, None, "60/m", 10, 0.25),
-        *(None, 2.0, 30.0, 90.0, None, None, True, "down", "closed", 2.0),
-        "The site is down: it has not responded for a long time. Nothing starts for another 2.0 s.",
+        *(None, 2.0, 30.0),
+        *(value for finding in NO_FINDINGS for value in asdict(finding).values()),
+        *(True, "backoff", "closed", 2.0),
+        BY_NAME["backoff"].text(2.0),
         *("boss", [], 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [

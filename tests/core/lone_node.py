@@ -25,8 +25,8 @@ REPLY = {
     "held": 0,
     "paused_at": 0,
     "pause_length": 0.0,
-    **dict.fromkeys(("is_counted", "wants_feedback", "is_stricter", "is_failing"), False),
-    **dict.fromkeys(("gap", "retry_in", "backoff", "down_for")),
+    **dict.fromkeys(("is_counted", "wants_feedback", "is_stricter"), False),
+    **dict.fromkeys(("gap", "retry_in", "backoff")),
     **dict.fromkeys(("answered_ago", "reason")),
 }
 """What the server says if a test does not care."""

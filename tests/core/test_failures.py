@@ -65,15 +65,6 @@ def test_failures_of_requests_from_before_a_pause_belong_to_it() -> None:
     assert pauses(node) == [START_S]
 
 
-def test_where_no_node_gets_on_the_pauses_of_the_site_count() -> None:
-    node = LoneNode()
-    said = fail(node, IN_A_ROW)
-    node.ask()
-    node.apply(said, is_failing=True)
-    asks = node.say()
-    assert (pauses(node), asks.asked - asks.returned, asks.resting) == ([], 1, 0)
-
-
 def test_it_asks_again_if_it_will_not_hear_whose_fault_it_is() -> None:
     node = LoneNode()
     fail(node, IN_A_ROW)

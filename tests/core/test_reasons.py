@@ -12,12 +12,7 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
 from semaphore_middleware.politeness import ALL_REASONS
 from tests.core.test_gap import meter, taught
-from tests.core.test_refusals import (
-    FAILED,
-    asked_for,
-    go_down,
-    one_more,
-)
+from tests.core.test_refusals import asked_for, one_more
 from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -42,18 +37,6 @@ async def paused(caller: Caller, _: Outside) -> Limit:
 
 async def backoff(caller: Caller, outside: Outside) -> Limit:
     await one_more(caller, outside, asked_for(200))
-    return LIMIT
-
-
-async def failing(caller: Caller, outside: Outside) -> Limit:
-    await one_more(caller, outside, *[FAILED] * 3)
-    outside.end_backoff()
-    await caller.take("s", limit=LIMIT)
-    return LIMIT
-
-
-async def down(caller: Caller, outside: Outside) -> Limit:
-    await go_down(caller, outside)
     return LIMIT
 
 
@@ -86,11 +69,11 @@ async def learned(caller: Caller, outside: Outside) -> Limit:
 
 
 CASES: list[Case] = [
-    *(recovery, paused, backoff, down),
-    *(full, adaptive, failing),
+    *(recovery, paused, backoff),
+    *(full, adaptive),
     *(delay, rate, learned),
 ]
-TIMED = ("recovery", "backoff", "down", "delay", "rate", "learned")
+TIMED = ("recovery", "backoff", "delay", "rate", "learned")
 
 
 def test_each_reason_has_a_case_here() -> None:
@@ -101,11 +84,10 @@ def test_each_reason_has_a_case_here() -> None:
 async def test_who_waits_learns_why(server: RedisServer, outside: Outside, case: Case) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     limit = await case(a, outside)
-    waits = a if case in (failing, down) else b  # others try such a site first
-    held = waits.held("s")
-    reply = await waits.take("s", limit=limit)
+    held = b.held("s")
+    reply = await b.take("s", limit=limit)
     assert reply.reason is not None
-    assert (waits.held("s"), reply.reason.name) == (held, case.__name__)
+    assert (b.held("s"), reply.reason.name) == (held, case.__name__)
     seen = await b.inspect("s")
     assert (seen.state, seen.reason) == (case.__name__, reply.reason)
     assert (seen.wait is not None) == (case.__name__ in TIMED)

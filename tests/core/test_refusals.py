@@ -1,11 +1,11 @@
-"""A site that refuses is left alone; one that does not respond is tried one request at a time."""
+"""A site that refuses is left alone for a while."""
 
 import pytest
 
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
-from tests.support.nodes import MACHINE, Caller, Outside, key
+from tests.support.nodes import Caller, Outside, key
 from tests.support.servers import RedisServer
 
 LIMIT = Limit(4)
@@ -50,9 +50,6 @@ async def assert_pause(caller: Caller, seconds: float) -> None:
         # A quarter of a limit's worth of answers halves the pause; enough of them forgive all.
         ([*[REFUSED] * 3, GOOD, REFUSED], [1, 2, 4, None, 4]),
         ([REFUSED, GOOD, GOOD, REFUSED], [1, None, None, 1]),
-        # Failures in a row count as a refusal, and an answer ends the row.
-        ([FAILED] * 4, [None, None, 1, 2]),
-        ([FAILED, FAILED, GOOD, FAILED, FAILED], [None] * 5),
         # A site that allows no further request for a while has refused none.
         ([*[Feedback(latency=0.1, retry_after=30)] * 3, REFUSED], [30, 30, 30, 1]),
     ],
@@ -144,106 +141,6 @@ async def test_after_ten_idle_minutes_the_next_pause_is_the_first_again(
     assert (await one_more(a, outside, REFUSED)).backoff == backoff
 
 
-# A site that does not respond ---------------------------------------------------------------------
-
-A_WHILE_S = 90.0  # longer than `Backoff.down_after`
-
-
-def fail_for(outside: Outside, seconds: float) -> None:
-    """Let the row of failures have begun so much earlier."""
-    since = float(outside.look("s")[0].learned["failing_since"])
-    outside.edit("s", "learned", failing_since=since - 1000 * seconds)
-
-
-async def go_down(caller: Caller, outside: Outside) -> Reply:
-    """Five failures in a row, which took long."""
-    await one_more(caller, outside, FAILED, FAILED, FAILED, FAILED)
-    fail_for(outside, A_WHILE_S)
-    return await one_more(caller, outside, FAILED)
-
-
-async def test_one_at_a_time_tries_a_silent_site(server: RedisServer, outside: Outside) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await one_more(a, outside, FAILED, FAILED, FAILED)
-    await one_more(b, outside, FAILED)
-    outside.end_backoff()
-    await a.take("s", 3, limit=LIMIT)
-    await b.take("s", 3, limit=LIMIT)
-    assert outside.held() == {"a": 1}
-    await report(a, GOOD)
-    assert sum(outside.held().values()) == LIMIT.concurrency
-
-
-@pytest.mark.parametrize(
-    ("failures", "seconds", "is_down"), [(4, A_WHILE_S, True), (3, A_WHILE_S, False), (4, 0, False)]
-)
-async def test_five_failures_in_a_row_that_took_long_mean_that_it_is_down(
-    server: RedisServer, outside: Outside, failures: int, seconds: float, is_down: bool
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await one_more(a, outside, *[FAILED] * (failures - 1))
-    await one_more(b, outside, FAILED)
-    fail_for(outside, seconds)
-    outside.end_backoff()
-    await a.take("s", limit=LIMIT)
-    await b.take("s", 2, limit=LIMIT)
-    outside.told()
-    reply = await report(a, FAILED)
-    assert (reply.down_for is not None) == is_down
-    told = [(node, text.split()) for node, text in outside.told() if text.startswith("down")]
-    assert [node for node, _ in told] == ["b"] * is_down, "others hear of it"
-    for milliseconds in (float(words[1]) for _, words in told):
-        assert 1000 * A_WHILE_S <= milliseconds < 1000 * (A_WHILE_S + 60)
-    assert ((await b.renew("s", limit=LIMIT)).down_for is not None) == is_down
-
-
-async def test_failures_of_one_burst_do_not(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    await a.admin.configure("s", 50)
-    await a.take("s", 50, limit=LIMIT)
-    for _ in range(50):
-        reply = await report(a, FAILED, age=600.0)
-        assert reply.down_for is None
-        if reply.backoff:
-            fail_for(outside, A_WHILE_S)
-
-
-async def test_it_is_tried_again_in_growing_pauses(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    await go_down(a, outside)
-    nominal = [4, 8, 16, 32, 64, 128]
-    replies = [await one_more(a, outside, FAILED) for _ in nominal]
-    pauses = [reply.backoff or 0 for reply in replies]
-    assert all(reply.down_for for reply in replies)
-    assert all(n / 2 <= pause <= n for pause, n in zip(pauses, nominal, strict=True))
-    assert pauses != nominal
-
-
-@pytest.mark.parametrize("outcome", [GOOD, Feedback(), REFUSED, None])
-async def test_any_response_shows_that_it_is_up_again_and_so_does_an_operator(
-    server: RedisServer, outside: Outside, outcome: Feedback | None
-) -> None:
-    a = await Caller.join(server, "a")
-    await go_down(a, outside)
-    assert ((await a.inspect("s")).down_for or 0) >= A_WHILE_S
-    if outcome:
-        assert (await one_more(a, outside, outcome)).down_for is None
-        outside.end_backoff()
-    else:
-        await a.admin.resume("s")
-    assert (await a.inspect("s")).down_for is None
-    assert (await a.take("s", 9, limit=LIMIT)).granted - a.book("s").returned == LIMIT.concurrency
-
-
-async def test_an_idle_site_stays_down_ten_minutes(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    await go_down(a, outside)
-    assert outside.held() == {}
-    for minutes, is_down in ((9, True), (11, False)):
-        outside.pass_idle(60 * minutes)
-        assert ((await a.inspect("s")).down_for is not None) == is_down
-
-
 async def test_all_hear_when_it_last_answered_well(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await b.take("s", limit=LIMIT)
@@ -269,78 +166,3 @@ async def test_a_good_answer_is_wanted_after_a_pause(server: RedisServer, outsid
     ended = float(outside.look("s")[0].learned["backoff_end"]) - 60
     outside.edit("s", "learned", backoff_end=ended)
     assert not (await report(a, GOOD)).wants_feedback
-
-
-# Whose fault it is -------------------------------------------------------------------------------
-
-
-async def test_failures_are_a_nodes_own_while_others_get_on(
-    server: RedisServer, outside: Outside
-) -> None:
-    sick, healthy = [await Caller.join(server, name) for name in ("sick", "healthy")]
-    await healthy.take("s", 2, limit=LIMIT)
-    await one_more(sick, outside, FAILED, FAILED)
-    assert not (await one_more(sick, outside, FAILED, FAILED)).is_failing, "another one may get on"
-    await report(healthy, GOOD)
-    await one_more(sick, outside, FAILED, FAILED)
-    reply = await one_more(sick, outside, FAILED)
-    assert (reply.is_failing, reply.backoff, reply.down_for) == (False, None, None)
-    assert (await healthy.take("s", limit=LIMIT)).granted == 3, "it does not suffer"
-    assert (await report(healthy, FAILED, FAILED)).backoff == START, "all that have tried failed"
-
-
-async def test_an_older_request_does_not_show_that_a_site_is_back(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await a.take("s", 2, limit=LIMIT)
-    await one_more(b, outside, FAILED, FAILED)
-    assert not (await one_more(b, outside, FAILED)).is_failing
-    await report(a, GOOD, age=600.0)
-    assert not (await one_more(b, outside, FAILED)).is_failing, "it has answered another node"
-    await report(a, FAILED)
-    assert (await one_more(b, outside, FAILED)).is_failing
-
-
-async def test_who_comes_to_a_failing_site_tries_it_once(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b, c, d = [await Caller.join(server, name) for name in "abcd"]
-    await go_down(a, outside)
-    for node in (b, c):
-        reply = await node.take("s", 3, limit=LIMIT)
-        assert (reply.granted, reply.down_for) == (int(node is b), None), "one such try at a time"
-    reply = await report(b, FAILED)
-    assert (reply.is_failing, b.held("s"), reply.down_for is None) == (True, 0, False)
-    assert (await c.renew("s", limit=LIMIT)).granted == 1
-    reply = await report(c, GOOD)
-    assert (reply.down_for, reply.is_failing) == (None, False)
-    assert (await d.inspect("s")).backoff_left == 0, "an answer ends all of it"
-    assert sum(outside.held().values()) == LIMIT.concurrency
-
-
-@pytest.mark.parametrize("gate", ["paused", "refused", "full"])
-async def test_a_first_try_is_made_as_any_request_but_for_failures(
-    server: RedisServer, outside: Outside, gate: str
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await go_down(a, outside)
-    if gate == "paused":
-        await a.admin.pause("s")
-    elif gate == "refused":
-        outside.edit("s", "learned", backoff_end=2**52)
-    else:
-        await a.admin.configure("s", 1)
-        outside.end_backoff()
-        await a.take("s", limit=LIMIT)
-    assert (await b.take("s", limit=LIMIT)).granted == 0
-
-
-async def test_nodes_on_two_machines_are_believed(server: RedisServer, outside: Outside) -> None:
-    a, c = [await Caller.join(server, name) for name in "ac"]
-    b = await Caller.join(server, "b", machine=MACHINE + 1)
-    await go_down(a, outside)
-    await b.take("s", limit=LIMIT)
-    await report(b, FAILED)
-    reply = await c.take("s", limit=LIMIT)
-    assert (reply.granted, reply.down_for is None) == (0, False)

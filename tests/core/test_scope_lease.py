@@ -11,7 +11,7 @@ from semaphore_middleware.core import observer
 from semaphore_middleware.core.line import LINE_SLACK
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.scope_lease import RETRY_UNREAD_S
-from semaphore_middleware.errors import HostDownError, PermitLostError
+from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
 from tests.support.crawls import Log
@@ -390,47 +390,6 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
     own.answered(0.1)
     own.release()
     assert held.site_answered_at == own.granted_at
-
-
-@pytest.mark.parametrize("is_told", [False, True])
-def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -> None:
-    node = LoneNode()
-    tries, waits = node.ask(), node.ask()
-    node.talk(granted=1, down_for=None if is_told else 65.0)
-    if is_told:
-        node.at_once.clear()
-        node.lease.on_down(65.0)
-    assert stages(tries, waits) == ["held", "waiting"]
-    assert tries._granted.done()
-    assert waits._granted.done()
-    assert not tries._granted.exception()
-    error = waits._granted.exception()
-    assert type(error) is HostDownError
-    assert str(error).startswith("s is down: it has not responded for 65 s; one request")
-    assert node.at_once[-1] is True, "it wants no permit any more"
-    waits.release()
-    assert node.say().asked == 1
-    assert [one.permit for one in node.events if isinstance(one, observer.FailedAtOnce)] == [waits]
-
-
-def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
-    caplog.set_level("INFO")
-    node = LoneNode()
-    for down_for in (60.0, 70.0, None):
-        (tries,) = node.hold(down_for=None if down_for == 60.0 else 60.0)
-        if down_for is None:
-            tries.answered(0.1)
-        else:
-            tries.failed()
-        tries.release()
-        is_down = down_for is not None
-        pause = 4.0 if is_down else None
-        node.talk(granted=1, is_failing=is_down, backoff=pause, down_for=down_for)
-    down = [one for one in node.events if isinstance(one, observer.HostDown)]
-    assert down == [observer.HostDown("s", 60.0)]
-    assert sum("s is down" in message for message in caplog.messages) == 1
-    assert sum("s did not respond: all nodes pause" in message for message in caplog.messages) == 2
-    assert caplog.messages[-1] == "s is no longer down."
 
 
 def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:

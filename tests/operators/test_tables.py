@@ -102,18 +102,18 @@ def test_a_state_has_its_time_if_that_is_known() -> None:
         (seen(reason=BY_NAME["paused"]), "paused"),
         (seen(held=1), "open"),
         (seen(held=4, reason=BY_NAME["full"]), "full"),
-        (seen(held=4, reason=BY_NAME["down"], wait=30.0), "down, 30 s"),
+        (seen(held=4, reason=BY_NAME["backoff"], wait=30.0), "backoff, 30 s"),
     ):
         assert formatting.state_of(row) == shown
 
 
-def test_a_host_that_is_down_and_a_wait_are_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    down = seen(reason=BY_NAME["down"], wait=30.0)
-    snapshot = Snapshot.of([down], [], server=ServerState(recovery_left=9.2))
+def test_a_pause_and_a_wait_are_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    pausing = seen(reason=BY_NAME["backoff"], wait=30.0)
+    snapshot = Snapshot.of([pausing], [], server=ServerState(recovery_left=9.2))
     Output().print(tables_of(snapshot, "there", members=False, nodes=False))
     wait, empty, _, row = capsys.readouterr().out.splitlines()
     assert (wait, empty) == (WAIT, "")
-    assert row.endswith("  down, 30 s")
+    assert row.endswith("  backoff, 30 s")
     assert Snapshot.of([], []).notice == ""
 
 

@@ -1,33 +1,19 @@
 """Blocked sites: after nothing but refusals, one request after each pause tries the site."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from semaphore_middleware import SiteWalledError
 from semaphore_middleware.core import observer
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.model.feedback import Feedback
-from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.politeness import NO_FINDINGS
 from semaphore_middleware.politeness.blocked import BlockedFinding, SiteBlocked
 from tests.core.lone_node import LoneNode
 from tests.core.test_refusals import FAILED, GOOD, LIMIT, REFUSED, asked_for, one_more, report
 from tests.support.crawls import Log
+from tests.support.findings import findings, found_by
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
-
-
-def found_by(reply: Reply) -> BlockedFinding:
-    """The policy's part of a reply."""
-    (found,) = (each for each in reply.findings if isinstance(each, BlockedFinding))
-    return found
-
-
-def findings(finding: BlockedFinding) -> Sequence[Finding]:
-    """Of all policies: the others have found nothing."""
-    return tuple(finding if type(each) is type(finding) else each for each in NO_FINDINGS)
-
 
 # On the server ------------------------------------------------------------------------------------
 
@@ -75,13 +61,13 @@ async def test_a_site_is_blocked_after_nothing_but_refusals_for_long(
     await b.take("s", 9, limit=LIMIT)
     outside.told()
     reply = await report(a, Feedback(refused=True, status=403))
-    assert bool(found_by(reply).shut) == is_blocked
+    assert bool(found_by(BlockedFinding, reply).shut) == is_blocked
     told = [(node, text.split()) for node, text in outside.told() if text.startswith("blocked")]
     assert [node for node, _ in told] == ["b"] * is_blocked, "others hear of it"
     for _, milliseconds, status, scope in (words for _, words in told):
         assert 1000 * LONG_S <= float(milliseconds) < 1000 * (LONG_S + 60)
         assert (status, scope) == ("403", "s")
-    assert bool(found_by(await b.renew("s", limit=LIMIT)).shut) == is_blocked
+    assert bool(found_by(BlockedFinding, await b.renew("s", limit=LIMIT)).shut) == is_blocked
 
 
 @pytest.mark.parametrize(("named", "counts"), [(3600, 3600), (1e9, 86400)])
@@ -93,8 +79,8 @@ async def test_after_a_time_that_the_site_has_named_it_takes_as_long(
     await one_more(a, outside, asked_for(named))
     refuse_for(outside, counts + LONG_S)
     for _ in range(4):
-        assert not found_by(await one_more(a, outside, REFUSED)).shut
-    assert found_by(await one_more(a, outside, REFUSED)).shut
+        assert not found_by(BlockedFinding, await one_more(a, outside, REFUSED)).shut
+    assert found_by(BlockedFinding, await one_more(a, outside, REFUSED)).shut
 
 
 async def test_one_request_a_pause_tries_a_blocked_site(
@@ -105,12 +91,12 @@ async def test_one_request_a_pause_tries_a_blocked_site(
     for pause in (32, 64, 128):
         outside.end_backoff()
         await a.take("s", limit=LIMIT)
-        assert found_by(await b.take("s", limit=LIMIT)).shut
+        assert found_by(BlockedFinding, await b.take("s", limit=LIMIT)).shut
         assert outside.held() == {"a": 1}
         await b.give_up("s", limit=LIMIT)
         reply = await report(a, asked_for(pause) if pause > 99 else REFUSED)
         assert reply.backoff == pause
-        assert found_by(reply).shut
+        assert found_by(BlockedFinding, reply).shut
         assert ((await a.inspect("s")).walled_for or 0) >= LONG_S
 
 

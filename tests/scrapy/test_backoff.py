@@ -181,6 +181,6 @@ async def test_a_full_queue_of_a_dead_host(server: RedisServer, site: Site, capl
     assert tried < 2 * LIMIT + 5, "each pause costs one attempt"
     retried = "retry/reason_count/semaphore_middleware.errors.HostDownError"
     assert crawl.stat(retried) == 0
-    said = [message for message in caplog.messages if "is down: it has not responded" in message]
+    said = [message for message in caplog.messages if "is down. It has not responded" in message]
     assert len(said) == 1
     assert server.members() == {}

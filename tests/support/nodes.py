@@ -27,7 +27,7 @@ from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.operators.admin import Admin
 from tests.support import scopes
 from tests.support.proxy import SocketProxy
-from tests.support.scopes import Look, edit, look, name_of
+from tests.support.scopes import Look, edit, look, name_of, names_in
 from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S, TIMEOUT_S
 
@@ -404,7 +404,8 @@ class Outside:
 
     def end_backoff(self, scope: str = "s") -> None:
         """What time does to a site that has refused a request."""
-        self.edit(scope, "learned", backoff_end=0, failing_end=0)
+        ends = [name for name in names_in("learned") if name.endswith("_end")]
+        self.edit(scope, "learned", **dict.fromkeys(ends, 0))
 
     def start_is_due(self, scope: str = "s") -> None:
         """What time does to a delay, and to a rate."""

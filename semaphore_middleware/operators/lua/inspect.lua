@@ -49,9 +49,8 @@ local NOTHING = nothing_learned()
 local function held_back_by(scope)
   local opens_at, closed_by = opens(scope)
   if NOW < opens_at then return closed_by, opens_at < math.huge and opens_at - NOW or -1 end
-  -- A site that is down, or shut by a policy, stays so until a request has tried it.
+  -- A site that is shut by a policy stays so until a request has tried it.
   local learned = scope.learned or NOTHING
-  if learned.is_down == 1 then return @reason(down), -1 end
   local shut_by = false
   shut_by = @hook(shut_by) or shut_by
   if shut_by then return shut_by, -1 end
@@ -67,10 +66,9 @@ local function reply_of(key, queue)
   local force, learned = scope.force, scope.learned or NOTHING
   local limit, limit_max = force.limit, force.concurrency
   local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope), earliest_by_gap(scope)))
-  local backoff_left = left(math.max(learned.backoff_end, learned.failing_end))
+  local backoff_left = left(pause_end(learned))
   local backoff_last = learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
-  local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
   local learned_gap = gap_of(scope) / 1000
   local reason, wait = held_back_by(scope)
   local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))

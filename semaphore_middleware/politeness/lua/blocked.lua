@@ -16,14 +16,6 @@ local function blocked_for(learned)
   return math.max(0, NOW - learned.refusing_since)
 end
 
-local function notify_waiting(learned, scope)
-  for_each_account(scope, function(node, account)
-    if node ~= NODE and waiting_at(account) > 0 then
-      notify(node, 'blocked', math.floor(blocked_for(learned)), learned.refused_by, name_of(scope.key))
-    end
-  end)
-end
-
 local function blocked_on_good(learned)
   blocked_forget(learned) -- rule 28: good answer
 end
@@ -36,7 +28,7 @@ local function blocked_on_refused(learned, scope, report)
   local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * report.down_after -- rule 28: after long
   if is_long and learned.incidents >= INCIDENTS and learned.refuses_all == 0 then
     learned.refuses_all = 1
-    notify_waiting(learned, scope)
+    notify_waiting(scope, 'blocked ' .. math.floor(blocked_for(learned)) .. ' ' .. learned.refused_by)
   end
 end
 

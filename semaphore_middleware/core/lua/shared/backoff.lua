@@ -23,12 +23,11 @@ end
 
 -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
 local function is_new_incident()
-  return NOW + 1 - report.bad_age >= math.max(learned.backoff_end, learned.failing_end)
+  return NOW + 1 - report.bad_age >= pause_end(learned)
 end
 
--- `pause`: as the site asks for it; 0: it names no time.
-local function begin_backoff(pause, ends)
-  local is_new = is_new_incident()
+local function begin_backoff(ends)
+  local is_new, pause = is_new_incident(), asked
   if is_new then
     if pause == 0 then
       pause = math.min(report.most, math.max(report.start, 2 * learned.backoff)) -- promise: a backoff ends

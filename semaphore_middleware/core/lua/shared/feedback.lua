@@ -21,28 +21,23 @@ local function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
   local own = scope.own
   scope.learned, scope.has_learned = learned, true
+  local asked = math.min(report.retry_after, report.most) -- a pause, by the site; 0: it names no time
 
   @include(shared/adaptive)
   @include(shared/backoff)
-  @include(shared/down)
 
   if scope.force.adaptive == 1 and learned.working == 0 then begin_working() end
-  if report.good + report.errors + report.refused > 0 then
-    own.failures = 0
-    -- An answer to a request that began before the first failure says nothing about it.
-    -- rule 25: answer to a newer request
-    if NOW - report.answer_age >= learned.failing_since then end_failing(learned) end
-  end
+  if report.good + report.errors + report.refused > 0 then own.failures = 0 end
+  @hook(on_feedback)
   if report.good > 0 then
     @hook(on_good)
     recover()
     hear_latency()
     if learned.gap > 0 and report.metered == 0 then hear_clean(scope, learned, report.good) end
   end
-  local asked = math.min(report.retry_after, report.most)
   if report.metered > 0 then hear_metered(learned, report, is_new_incident()) end
   if report.refused > 0 then
-    begin_backoff(asked, 'backoff_end')
+    begin_backoff('backoff_end')
     @hook(on_refused)
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
@@ -50,5 +45,8 @@ local function apply_feedback(scope, report)
   if asked > 0 then
     @hook(on_named_time)
   end
-  if report.failed > 0 then hear_failures(asked) end
+  if report.failed > 0 then
+    own.failures = own.failures + report.failed
+    @hook(on_failed)
+  end
 end

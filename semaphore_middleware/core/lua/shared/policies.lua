@@ -3,15 +3,39 @@
 -- its parameters. `learned` is what is known of the site: what a policy keeps there is read by this policy
 -- alone. The moments:
 --     forget(learned)                        an operator ends what it has found
---     on_good(learned, scope, report)        feedback has good answers,
---     on_refused(learned, scope, report)       has refusals,
---     on_named_time(learned, scope, report)    names a time until which the site wants no requests
+--     on_feedback(learned, scope, report)    a node reports how the site answered,
+--     on_good(learned, scope, report)          among it good answers,
+--     on_refused(learned, scope, report)       refusals,
+--     on_named_time(learned, scope, report)    a time until which the site wants no requests,
+--     on_failed(learned, scope, report, begin_backoff)    requests without response
+--     pause_end(learned, is_first_try)       when a pause of its own ends; for a node's first try it may have
 --     shut_by(learned)                       the reason, if requests fail at once
---     room(learned)                          how many may hold a permit, and the reason; nil: no matter
+--     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: no matter
+--     before_grants(learned, scope, grantable, grant)
 --     wants_feedback(learned)                whether nodes should report ordinary answers, too
 --     find(learned, found)                   puts its numbers into the record `findings`
+--     on_idle(learned)                       makes times relative to NOW; how long what it keeps is kept (ms)
+--     on_wake(learned, start)                makes them relative to the clock: they were to `start`
+
+local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
+
+-- Notifies the nodes that wait, except the caller, of what a policy has found: its name, and the numbers of
+-- its finding. `is_for(node)`: whether it is meant for that one; nil: for all.
+local function notify_waiting(scope, finding, is_for)
+  for_each_account(scope, function(node, account)
+    local waits = node ~= NODE and waiting_at(account) > 0
+    if waits and (not is_for or is_for(node)) then notify(node, finding, name_of(scope.key)) end
+  end)
+end
 
 @policies(lua)
+
+-- When the site's pause is over.
+local function pause_end(learned, is_first_try)
+  local ends = learned.backoff_end
+  ends = math.max(ends, @hook(pause_end))
+  return ends
+end
 
 local function smaller(most, reason, room, its_reason)
   if room and room <= most then return room, its_reason end
@@ -19,7 +43,7 @@ local function smaller(most, reason, room, its_reason)
 end
 
 -- The smallest room, of `most` and of what policies leave, and its reason.
-local function least_room(learned, most, reason)
+local function least_room(learned, most, reason, is_first_try)
   most, reason = smaller(most, reason, @hook(room))
   return most, reason
 end

@@ -6,6 +6,12 @@
 @include(shared/accounts)
 @include(shared/jobs)
 @include(shared/learned)
+
+local function notify(node, ...)
+  redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
+end
+
+@include(shared/policies)
 @include(shared/scope)
 @include(shared/limit)
 @include(shared/gap)
@@ -13,12 +19,6 @@
 -- A place in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
 -- of 1,000 a second). Nodes that hold 8,191 or more are served in turn.
 local TICKS = 2 ^ 40
-
-local function notify(node, ...)
-  redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
-end
-
-@include(shared/policies)
 
 -- A member of the queue is a node, a zero byte and its job.
 local function member_of(node, account)
@@ -121,14 +121,12 @@ end
 -- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
 -- reason why it holds starts back: a row of `model/reasons.py`, or of a policy.
 
--- When the site opens, and what closes it until then. For a node's first try it may be failing.
+-- When the site opens, and what closes it until then. A node's first try may not have to wait for that.
 local function opens(scope, is_first_try)
   local learned = scope.learned
   if scope.force.paused then return math.huge, @reason(paused) end -- promise: operator's pause
-  local failing_end = learned and not is_first_try and learned.failing_end or 0
-  local open_at = learned and math.max(learned.backoff_end, failing_end) or 0
+  local open_at = learned and pause_end(learned, is_first_try) or 0
   if open_at <= FROM then return FROM, @reason(recovery) end -- promise: no start in a backoff
-  if learned.is_down == 1 and failing_end == open_at then return open_at, @reason(down) end
   local closed_by = @reason(backoff)
   closed_by = @hook(shut_by) or closed_by
   return open_at, closed_by
@@ -138,10 +136,9 @@ end
 local function room(scope, is_first_try)
   local force = scope.force
   local learned = scope.learned
-  if is_failing(learned) and not is_first_try then return 1, @reason(failing) end
   -- promise: never more than the limit
   local most, reason = force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
-  if learned then return least_room(learned, most, reason) end
+  if learned then return least_room(learned, most, reason, is_first_try) end
   return most, reason
 end
 
@@ -268,19 +265,6 @@ local function tell_when(scope, wait)
   scope.told = first -- promise: the first is told
 end
 
--- A node that comes to a site that fails tries it once before it believes so: others' failures may be their
--- own. One such try at a time is on the wire.
-local function let_try(scope)
-  local learned, own = scope.learned, scope.own
-  if not (own and waiting_at(own) > 0 and held_by(own) == 0) or believes(learned, NODE) then return end
-  local trying = learned.trial ~= '' and learned.trial ~= NODE and account_of(scope, learned.trial)
-  if trying and held_by(trying) > 0 then return end
-  if grantable(scope, true) > 0 then
-    grant(scope, own, 1)
-    learned.trial, scope.has_learned = NODE, true
-  end
-end
-
 -- The only place that grants. It closes accounts whose lease is over (or the next call does); then, while a
 -- permit is free and nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
@@ -291,7 +275,9 @@ local function promote(scope)
   if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
   if scope.jobs then scope.jobs.is_paced = is_paced(scope) end
   local own = scope.own
-  if is_failing(learned) then let_try(scope) end -- rule 26: first try
+  if learned then
+    @hook(before_grants)
+  end
   local own_waits = own and waiting_at(own) or 0
   local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits

@@ -1,7 +1,6 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: how a scope is read and written back.
 
-local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
-local REMEMBERED = 7 * DAY -- and how long its gap, and its last working limit
+local REMEMBERED = 7 * DAY -- how long is kept an idle site's gap, and its last working limit
 
 local function wake(scope)
   local start = scope.idle_since - QUIET
@@ -9,11 +8,10 @@ local function wake(scope)
   scope.last_start, scope.next_at_rate = start + scope.last_start, start + scope.next_at_rate
   local learned = scope.learned
   if learned then
-    local over = start + math.max(learned.backoff_end, learned.failing_end)
     learned.backoff_end = learned.backoff_end > 0 and start + learned.backoff_end or 0
-    learned.failing_end = learned.failing_end > 0 and start + learned.failing_end or 0
+    @hook(on_wake)
     scope.has_learned = true
-    if NOW > over + MEMORY then
+    if NOW > math.max(start, pause_end(learned)) + MEMORY then
       scope.learned = nothing_learned()
       scope.learned.gap, scope.learned.held_gap = learned.held_gap, learned.held_gap
       scope.learned.held_limit = learned.held_limit
@@ -64,14 +62,15 @@ local function write_idle(scope)
   if kept == 0 and not learned then return end
   if learned then
     learned.backoff_end = math.max(0, learned.backoff_end - NOW)
-    learned.failing_end = math.max(0, learned.failing_end - NOW)
-    local pause = math.max(learned.backoff_end, learned.failing_end)
-    local lesson = pause + learned.backoff + learned.failures + learned.working
-    local held = learned.gap + learned.held_limit
-    if held > 0 then kept = math.max(kept, REMEMBERED) end
+    local is_known = learned.backoff + learned.working > 0
+      or (learned.answered > 0 and NOW < learned.answered + MEMORY)
+    local lesson = is_known and MEMORY or 0 -- how long it is kept
+    if learned.backoff_end > 0 then lesson = learned.backoff_end + HOUR end
+    if learned.gap + learned.held_limit > 0 then lesson = math.max(lesson, REMEMBERED) end
     learned.span_started = learned.span_started - scope.started
-    if lesson + held > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
-      kept = math.max(kept, pause + (pause > 0 and HOUR or MEMORY))
+    lesson = math.max(lesson, @hook(on_idle))
+    if lesson > 0 then
+      kept = math.max(kept, lesson)
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
   end

@@ -78,15 +78,11 @@ local function pack_reply(scope, status, own)
   local wants_feedback, is_backing_off = force.adaptive == 1 or (own and own.failures > 0), false
   if learned then
     -- After a backoff also until it is known that the site answers again.
-    wants_feedback = wants_feedback or learned.backoff + learned.failures > 0 or learned.gap > 0
+    wants_feedback = wants_feedback or learned.backoff > 0 or learned.gap > 0
       or learned.answered < learned.backoff_end
     wants_feedback = @hook(wants_feedback) or wants_feedback
-    is_backing_off = NOW < math.max(learned.backoff_end, learned.failing_end)
+    is_backing_off = NOW < pause_end(learned)
     reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
-    if learned.is_failing == 1 then reply_is_failing = 1 end
-    if learned.is_down == 1 and believes(learned, NODE) then
-      reply_down_for = math.max(0, NOW - learned.failing_since)
-    end
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
   if is_paced(scope) then

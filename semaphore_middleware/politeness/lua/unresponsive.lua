@@ -1,0 +1,128 @@
+-- Unresponsive sites: one request at a time tries a site that responds to nobody. After long it is down, and
+-- all other requests fail at once. In `learned` it keeps:
+--     failed_in_a_row  requests without response, of any node
+--     failing_since    the first one's time
+--     failing_end      no start before, except a node's first try
+--     is_failing       1 if no node that has tried it gets a response
+--     is_down          1 if requests are to fail, except one at a time
+--     tried            while it fails: machine and node of those that found so
+--     trial            the node whose first try is, or was, on the wire
+
+local FAILING_IN_A_ROW, DOWN_IN_A_ROW = 3, 5 -- requests without response, of a site that is failing, or down
+local MOST_TRIED = 16 -- nodes that are remembered
+
+-- It responds: nothing is left of its failures.
+local function unresponsive_forget(learned)
+  learned.failed_in_a_row, learned.failing_since, learned.failing_end = 0, 0, 0
+  learned.is_failing, learned.is_down, learned.tried, learned.trial = 0, 0, '', ''
+end
+
+-- Whether a node believes that the site does not respond: it has tried itself, or nodes on two machines have,
+-- or a crowd.
+local function believes(learned, node)
+  local tried, first = 0, nil
+  for machine, name in string.gmatch(learned.tried, '(%d+) (%Z+)') do
+    if name == node then return true end
+    first, tried = first or machine, tried + 1
+    if machine ~= first then return true end
+  end
+  return tried >= MOST_TRIED
+end
+
+-- A failure is the fault of the node that had it, unless every node says the same: each that has given a
+-- permit back since the first failure has failed, and of the others none holds a permit.
+local function is_of_all(learned, scope)
+  local found = true
+  for_each_account(scope, function(_, account)
+    if account.ended_at >= learned.failing_since then
+      found = found and account.failures > 0
+    else
+      found = found and held_by(account) == 0
+    end
+  end)
+  return found
+end
+
+-- Sites that went down together are not all tried together: the pause before the next try varies.
+local function note_down(learned, scope)
+  scope.backoff_begun = scope.backoff_begun * (1 - RANDOM / 2)
+  learned.failing_end = NOW + scope.backoff_begun
+  if learned.is_down == 1 then return end
+  learned.is_down = 1
+  notify_waiting(scope, 'unresponsive 1 ' .. math.floor(NOW - learned.failing_since), function(node)
+    return believes(learned, node)
+  end)
+end
+
+local function unresponsive_on_feedback(learned, report)
+  -- An answer to a request that began before the first failure says nothing about it.
+  local has_answers = report.good + report.errors + report.refused > 0
+  if has_answers and NOW - report.answer_age >= learned.failing_since then
+    unresponsive_forget(learned) -- rule 25: answer to a newer request
+  end
+end
+
+-- The site is down if the last pauses were in vain, too.
+local function unresponsive_on_failed(learned, scope, report, begin_backoff)
+  if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
+  learned.failed_in_a_row = learned.failed_in_a_row + report.failed
+  if not believes(learned, NODE) then
+    learned.tried = learned.tried .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
+  end
+  local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
+  if not is_row or not is_of_all(learned, scope) then return end -- rule 24: all have failed
+  learned.is_failing = 1
+  begin_backoff('failing_end')
+  local is_long = NOW - learned.failing_since >= report.down_after -- promise: down after long
+  local is_down = scope.backoff_begun and learned.failed_in_a_row >= DOWN_IN_A_ROW and is_long
+  if is_down then note_down(learned, scope) end -- promise: down
+end
+
+local function unresponsive_pause_end(learned, is_first_try)
+  return is_first_try and 0 or learned.failing_end
+end
+
+local function unresponsive_shut_by(learned)
+  return learned.is_down == 1 and @reason(down)
+end
+
+local function unresponsive_room(learned, is_first_try)
+  if learned.is_failing == 1 and not is_first_try then return 1, @reason(failing) end
+end
+
+-- A node that comes to a site that fails tries it once before it believes so: others' failures may be their
+-- own. One such try at a time is on the wire.
+local function let_try(learned, scope, grantable, grant)
+  local own = scope.own
+  if not (own and waiting_at(own) > 0 and held_by(own) == 0) or believes(learned, NODE) then return end
+  local trying = learned.trial ~= '' and learned.trial ~= NODE and account_of(scope, learned.trial)
+  if trying and held_by(trying) > 0 then return end
+  if grantable(scope, true) > 0 then
+    grant(scope, own, 1)
+    learned.trial, scope.has_learned = NODE, true
+  end
+end
+
+local function unresponsive_before_grants(learned, scope, grantable, grant)
+  if learned.is_failing == 1 then let_try(learned, scope, grantable, grant) end -- rule 26: first try
+end
+
+local function unresponsive_wants_feedback(learned)
+  return learned.failed_in_a_row > 0
+end
+
+local function unresponsive_find(learned, found)
+  found.is_failing = learned.is_failing
+  local is_told = NODE == '' or believes(learned, NODE) -- operators are
+  if learned.is_down == 1 and is_told then found.down_for = math.max(0, NOW - learned.failing_since) end
+end
+
+local function unresponsive_on_idle(learned)
+  learned.failing_end = math.max(0, learned.failing_end - NOW)
+  if learned.failing_end > 0 then return learned.failing_end + HOUR end
+  return learned.failed_in_a_row > 0 and MEMORY or 0
+end
+
+local function unresponsive_on_wake(learned, start)
+  learned.failing_end = learned.failing_end > 0 and start + learned.failing_end or 0
+end
