@@ -136,6 +136,8 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(location, "check_tls_options", lambda *_: None)  # the files are not here
     if block.page == "docs/without-scrapy.md":
         pytest.skip("run by test_recipes.py")
+    if block.page == "docs/cookbook.md":
+        pytest.skip("run by test_cookbook.py")
     if "scrapy_playwright" in block.text:
         pytest.skip("run by tests/companions")
     names: dict[str, Any] = {}
