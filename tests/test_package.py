@@ -180,13 +180,11 @@ def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisS
     run_in(tmp_path, scrapy, "startproject", "shop")
     project = tmp_path / "shop"
     settings = project / "shop/settings.py"
-    enable, limits = [block.text for block in blocks() if in_readme(block, "python")][:2]
+    enable, share, limits = [block.text for block in blocks() if in_readme(block, "python")]
     address = "redis://redis.example.internal:6379/0"
-    assert address in enable
-    limits = limits.replace("example.com", HOST)
-    settings.write_text(
-        "\n".join([settings.read_text(), enable.replace(address, server.url), limits])
-    )
+    assert address in share
+    share, limits = share.replace(address, server.url), limits.replace("example.com", HOST)
+    settings.write_text(f"{settings.read_text()}\n{enable}\n{share}\n{limits}")
     with serving(20, 0) as site:
         (project / "shop/spiders/pages.py").write_text(SPIDER.replace("URL", site.url))
         log = run_in(project, scrapy, "crawl", "pages")

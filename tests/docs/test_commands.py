@@ -16,7 +16,7 @@ import pytest
 
 from lab.demo.site import ExampleSite
 from tests.crawler.conftest import HOST, in_a_thread
-from tests.docs.pages import Command, blocks, commands, page
+from tests.docs.pages import Command, blocks, commands
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.times import TIMEOUT_S
@@ -35,10 +35,10 @@ COMMANDS = [
 TO_RUN = [c for c in COMMANDS if c.line.startswith(("scrapy crawl site ", "make crawl"))]
 RULE_COMMANDS = [  # in this order
     command
-    for command in COMMANDS
-    if command.page == "README.md"
-    and command.line.startswith("scrapy semaphore ")
-    and not command.line.endswith(" serve")  # it runs until it is interrupted
+    for block in blocks()
+    if (block.page, block.kind) == ("README.md", "indented")
+    for command in commands(block)
+    if command.line.startswith("scrapy semaphore ")
 ]
 
 
@@ -99,6 +99,8 @@ def test_command(command: Command, place: Place) -> None:
     words = shlex.split(command.line)
     if words[0] == "make":
         assert NOTHING_LEFT.search(printed)
+        assert bool(place.site.visits) == ("URL=https://example.com" in words)
+        assert place.site.record(HOST).most <= 2
         return
     assert place.site.record(HOST).missed == place.site.record(HOST).twice == []
     assert place.site.record(HOST).most <= 4
@@ -108,14 +110,9 @@ def test_command(command: Command, place: Place) -> None:
         assert len([json.loads(line) for line in lines]) == PAGES
 
 
-def test_make_crawl_with_another_site(place: Place) -> None:
-    line = "make crawl URL=https://example.com NODES=3 LIMIT=2"
-    assert f"`{line}`" in page("README.md")
-    assert NOTHING_LEFT.search(place.run(line))
-    assert place.site.record(HOST).most <= 2
-
-
 def test_commands_of_readme_that_set_limits(place: Place) -> None:
-    limited, reset = [place.run(command.line) for command in RULE_COMMANDS]
+    limited, reset, paused, resumed = [place.run(command.line) for command in RULE_COMMANDS]
     assert "limit 2, delay 0.5 s" in limited
     assert "nothing is set" in reset
+    assert "all sites: paused" in paused
+    assert "all sites: nothing is set" in resumed
