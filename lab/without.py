@@ -1,10 +1,11 @@
 """`make without`: delete each feature in a copy of the tree, or FEATURE=, and check what is left.
 
 A feature is a row of features.toml: the folders and files that are its own. Besides, each line goes
-that ends in the comment `feature: NAME`, and each block that begins with such a line of its own and
-ends with `feature: end`. The copy gets an environment of its own, and must pass lint and the fast
-tests. Left out are tests that need several features (tests/together), those of the docs and of what
-is published, and benchmarks, which describe the whole.
+that ends in the comment `feature: NAME`, with the body that it is the head of; and each block that
+begins with such a line of its own and ends with `feature: end`. The copy gets an environment of its
+own, and must pass lint and the fast tests. Left out are tests that need several features
+(tests/together), those of the docs and of what is published, and benchmarks, which describe the
+whole.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ def marked_files(folder: Path) -> Iterator[Path]:
 
 
 def without(text: str, feature: str) -> str:
-    """The text without the lines and blocks that are marked as this feature's."""
+    """The text without what is marked as this feature's: blocks, statements with a body, lines."""
     mark = rf"{MARK}{feature}\n"
     text = re.sub(rf"(?ms)^[ \t]*{mark}.*?feature: end\n\n?", "", text)
+    text = re.sub(rf"(?m)^([ \t]*)\S.*:  {mark}(?:\1[ \t].*\n|\n)*", "", text)
     return re.sub(rf"(?m)^.*\S.* {mark}", "", text)
 
 

@@ -16,9 +16,10 @@ PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
     *("Inspection", "Limit", "LimitDict", "Member", "Permit", "PermitLostError", "PermitSet"),
     *("Rule", "SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
-    *("SettingsError", "SiteWalledError", "SemaphoreAddon", "SemaphoreMiddleware"),
+    *("SettingsError", "SemaphoreAddon", "SemaphoreMiddleware"),
     "SyncSemaphore",
     "Scheduler",  # feature: shared_crawl
+    "SiteWalledError",  # feature: blocked
 }
 
 

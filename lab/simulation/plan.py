@@ -8,14 +8,19 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lab.simulation.sites import Meter, Quota, Site, Wall
+from lab.simulation.sites import (
+    WALL_S,  # feature: blocked
+    Meter,
+    Quota,  # feature: blocked
+    Site,
+    Wall,  # feature: blocked
+)
 from semaphore_middleware.model.limits import Limit
 
 SITES = ("a.com", "b.com", "c.com")
 SHARED = ("domain:com", "all")  # scopes that requests of several sites share
 LATE_S = 15.0  # when a node comes to a site that others have found to be down
 PACE_CHANGES_S = 120.0
-WALL_S = 50.0  # after which nothing but refusals are a wall
 PHASES_S = (24.0, 46.0, 68.0)  # of plans with jobs: when one leaves, comes back, and the end
 
 
@@ -171,7 +176,7 @@ def plan_for(seed: int) -> Plan:
     others = Random(f"{seed} sick")  # as below
     if others.random() < 0.02:
         return _sick(seed, others)
-    if others.random() < 0.01:
+    if others.random() < 0.01:  # feature: blocked
         return _walled(seed, others)
     if others.random() < 0.01:
         return _metered(seed, others)
@@ -391,7 +396,7 @@ def _sick(seed: int, random: Random) -> Plan:
     )
 
 
-def _walled(seed: int, random: Random) -> Plan:
+def _walled(seed: int, random: Random) -> Plan:  # feature: blocked
     """A site that refuses everything for long, or all that is above a quota, and nodes whose pages
     fail at once when it counts as walled.
     """

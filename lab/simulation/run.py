@@ -17,9 +17,13 @@ from lab.simulation.history import HISTORY_S, History, writer_of  # feature: rep
 from lab.simulation.judge import Judge, Request
 from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
-from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, WALL_S, Fault, Job, Plan
+from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, Fault, Job, Plan
 from lab.simulation.server import Server
-from lab.simulation.sites import Meter, Wall
+from lab.simulation.sites import (
+    WALL_S,  # feature: blocked
+    Meter,
+    Wall,  # feature: blocked
+)
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.calls import pack_begin
 from semaphore_middleware.core.keys import Keys
@@ -542,7 +546,7 @@ class Run:
         if (max(tries.values()) if is_well else sum(tries.values())) > most:
             judge.violate(f"SICK: a site that does not respond was tried {tries} times")
 
-    def _judge_walled(self) -> None:
+    def _judge_walled(self) -> None:  # feature: blocked
         """A wall is found when it has lasted, tried once a pause, and forgotten when it has gone. A
         quota is none.
         """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+WALL_S = 50.0  # after which nothing but refusals are a wall
+
 
 class Site(Protocol):
     """What a site makes of a request that reaches it at a time from the run's beginning."""
@@ -13,7 +15,7 @@ class Site(Protocol):
         """The pause that it asks for, 0: it names none; None: it answers the request."""
 
 
-class Wall:
+class Wall:  # feature: blocked
     """A site that refuses everything until a time."""
 
     def __init__(self, opens_at: float) -> None:
@@ -23,7 +25,7 @@ class Wall:
         return None if at >= self.opens_at else 0.0
 
 
-class Quota:
+class Quota:  # feature: blocked
     """A site that answers so many requests in each period, and may name its reset."""
 
     def __init__(self, answers: int, period: float, is_named: bool) -> None:

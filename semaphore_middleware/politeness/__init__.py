@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import REASONS
-from semaphore_middleware.politeness.blocked import BLOCKED
+from semaphore_middleware.politeness.blocked import BLOCKED  # feature: blocked
 from semaphore_middleware.politeness.policy import Policy
 from semaphore_middleware.politeness.unresponsive import UNRESPONSIVE
 
-POLICIES: tuple[Policy, ...] = (BLOCKED, UNRESPONSIVE)
+POLICIES: tuple[Policy, ...] = (
+    BLOCKED,  # feature: blocked
+    UNRESPONSIVE,
+)
 
 NO_FINDINGS: tuple[Finding, ...] = tuple(policy.finding() for policy in POLICIES)
 """Of a site about which the policies know nothing, in their order."""

@@ -19,10 +19,8 @@ from semaphore_middleware.shared_crawl import crawls
 from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
 from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from tests.crawler.conftest import Scrapy, serving
-from tests.politeness.test_blocked import block
 from tests.support.blocking import result_of
 from tests.support.cli import Ran, semaphore, terminal
-from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import node
 
@@ -77,17 +75,6 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     assert two.size.queued == 1
     told = ran(server, "status", "nothing")
     assert told == (4, "", "scrapy frontier: there is no crawl 'nothing'\n")
-
-
-async def test_walled_sites_are_listed(server: RedisServer, client: Redis) -> None:
-    node(client, "one", crawl="books").push(b"a")
-    caller = await Caller.join(server, "a")
-    await block(caller, Outside(server))
-    said = (
-        "s is walled. It has refused all requests for 10 min, the last one with status 403; its "
-        "requests fail until it answers one."
-    )
-    assert ran(server, "status").lines[-1] == said
 
 
 def test_who_has_taken_what_is_shown(server: RedisServer, client: Redis) -> None:
