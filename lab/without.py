@@ -2,10 +2,10 @@
 
 A feature is a row of features.toml: the folders and files that are its own. Besides, each line goes
 that ends in the comment `feature: NAME`, with the body that it is the head of; and each block that
-begins with such a line of its own and ends with `feature: end`. The copy gets an environment of its
-own, and must pass lint and the fast tests. Left out are tests that need several features
-(tests/together), those of the docs and of what is published, and benchmarks, which describe the
-whole.
+begins with such a line of its own and ends with `feature: end`. The copy is installed in an
+environment of its own, and must pass lint and the fast tests. Left out are tests that need several
+features (tests/together), those of the docs and of what is published, and benchmarks, which
+describe the whole.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ WHOLE = [
     *("lab/benchmarks", "lab/simulation/test_power.py"),
 ]
 """What is left out of each copy."""
+COPY = REPOSITORY / "build" / "without"
+KEPT = (".venv", ".mypy_cache", ".ruff_cache")
+"""What the next copy takes over: to make it anew takes longer."""
 MARKED = {".py", ".rst", ".toml"}
 MARK = r"(?:#|\.\.) feature: "
 
@@ -47,20 +50,22 @@ def main() -> None:
 
 def check_without(feature: str) -> None:
     """Raises an error if what is left does not pass."""
-    folder = REPOSITORY / "build" / "without" / feature
-    shutil.rmtree(folder, ignore_errors=True)
-    copy_tree(folder)
+    COPY.mkdir(parents=True, exist_ok=True)
     # A repository of its own: ruff passes over what one around it ignores.
-    subprocess.run(("git", "init", "--quiet"), cwd=folder, check=True)
+    subprocess.run(("git", "init", "--quiet"), cwd=COPY, check=True)
+    kept = [f"--exclude={name}" for name in KEPT]
+    subprocess.run(("git", "clean", "--quiet", "-ffdx", *kept), cwd=COPY, check=True)
+    copy_tree(COPY)
     for pattern in (*WHOLE, *TABLE[feature]):
-        for path in found(folder, pattern):
+        for path in found(COPY, pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in marked_files(folder):
+    for path in marked_files(COPY):
         text = path.read_text("utf-8")
         path.write_text(without(text, feature), "utf-8")
+    (COPY / ".venv" / "installed").unlink(missing_ok=True)
     write_api = (".venv/bin/python", "-m", "tests.support.public_api")
     for command in (("make", ".venv/installed"), write_api, ("make", "lint", "test")):
-        subprocess.run(command, cwd=folder, check=True)
+        subprocess.run(command, cwd=COPY, check=True)
 
 
 def found(folder: Path, pattern: str) -> list[Path]:
