@@ -174,7 +174,7 @@ def plan_for(seed: int) -> Plan:
     storms = [partial(_storm, theme) for theme in THEMES]
     kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _paced, _crowd, _days]
     others = Random(f"{seed} sick")  # as below
-    if others.random() < 0.02:
+    if others.random() < 0.02:  # feature: unresponsive
         return _sick(seed, others)
     if others.random() < 0.01:  # feature: blocked
         return _walled(seed, others)
@@ -366,7 +366,7 @@ def _shared(seed: int, random: Random) -> Plan:
     )
 
 
-def _sick(seed: int, random: Random) -> Plan:
+def _sick(seed: int, random: Random) -> Plan:  # feature: unresponsive
     """Nodes whose own network is broken, so that their requests to a healthy site fail in moments;
     and mostly one that is well, and that may come later than they do.
     """

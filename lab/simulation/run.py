@@ -17,7 +17,14 @@ from lab.simulation.history import HISTORY_S, History, writer_of  # feature: rep
 from lab.simulation.judge import Judge, Request
 from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
-from lab.simulation.plan import LATE_S, PACE_CHANGES_S, PHASES_S, Fault, Job, Plan
+from lab.simulation.plan import (
+    LATE_S,  # feature: unresponsive
+    PACE_CHANGES_S,
+    PHASES_S,
+    Fault,
+    Job,
+    Plan,
+)
 from lab.simulation.server import Server
 from lab.simulation.sites import (
     WALL_S,  # feature: blocked
@@ -520,7 +527,7 @@ class Run:
         limits = [limits["a.com"] for limits in self.plan.own_limits.values()]
         judge.check_mixed(limits, JUDGED_S, is_wanted)
 
-    def _judge_sick(self) -> None:
+    def _judge_sick(self) -> None:  # feature: unresponsive
         """The node that is well has the site to itself; if there is none, the site is left alone,
         but for one try in each pause.
         """

@@ -6,11 +6,11 @@ from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import REASONS
 from semaphore_middleware.politeness.blocked import BLOCKED  # feature: blocked
 from semaphore_middleware.politeness.policy import Policy
-from semaphore_middleware.politeness.unresponsive import UNRESPONSIVE
+from semaphore_middleware.politeness.unresponsive import UNRESPONSIVE  # feature: unresponsive
 
 POLICIES: tuple[Policy, ...] = (
     BLOCKED,  # feature: blocked
-    UNRESPONSIVE,
+    UNRESPONSIVE,  # feature: unresponsive
 )
 
 NO_FINDINGS: tuple[Finding, ...] = tuple(policy.finding() for policy in POLICIES)

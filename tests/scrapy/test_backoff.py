@@ -1,4 +1,4 @@
-"""Crawls of a site that refuses lose no request, and a host that is down costs others nothing."""
+"""Crawls of a site that refuses lose no request."""
 
 import logging
 from typing import Any
@@ -7,9 +7,8 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 
-from semaphore_middleware.errors import HostDownError
 from tests.support.crawls import Crawl, Log, pages
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 
@@ -119,38 +118,3 @@ async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, 
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 0
     assert crawl.stat("retry/count") == 2
-
-
-# Hosts that do not respond ------------------------------------------------------------------------
-
-QUEUED = 60
-LIMIT = 4
-AT_ONCE: dict[str, Any] = {
-    "SEMAPHORE_DOWN_AFTER": 0,
-    "SEMAPHORE_BACKOFF_START": 0.3,
-    "SEMAPHORE_BACKOFF_MAX": 30,
-}
-
-
-async def test_a_full_queue_of_a_dead_host(server: RedisServer, site: Site, caplog: Log) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}/"
-    dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
-    alive = pages(site, QUEUED, host="localhost")
-    crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
-    of_same_node = Crawl(server, alive[0], limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
-    await crawl.finished()
-    await of_same_node.finished()
-    assert of_same_node.stat("semaphore/failed_at_once") == 0, "each crawl counts its own"
-    assert len(crawl.spider.responses) == QUEUED, "of the site that is alive"
-    errors = [type(error) for error in crawl.spider.failures]
-    assert len(errors) == QUEUED
-    of_down = errors.count(HostDownError)
-    assert of_down == crawl.stat("semaphore/failed_at_once") > QUEUED / 2
-    assert crawl.stat("semaphore/hosts_down") == 1
-    tried = crawl.stat("downloader/exception_count") - of_down
-    assert tried < 2 * LIMIT + 5, "each pause costs one attempt"
-    retried = "retry/reason_count/semaphore_middleware.errors.HostDownError"
-    assert crawl.stat(retried) == 0
-    said = [message for message in caplog.messages if "is down. It has not responded" in message]
-    assert len(said) == 1
-    assert server.members() == {}
