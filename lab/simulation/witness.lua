@@ -7,9 +7,9 @@ IN_A_ROW = {} -- key -> how many of them came one after the other
 OPENED_LATE = {} -- key -> accounts that a late statement has opened anew
 LATEST = {} -- key and node -> the term and the number of the latest statement
 
--- As accounts.lua and learned.lua pack them.
-local TERM, SEQ, GRANTED, RETURNED = 1, 2, 4, 5
-local FAILURES_IN_A_ROW = 3
+FAILED_AT = 0 -- the place in "learned" of the number of requests without response, in a row; 0: it has none
+
+local TERM, SEQ, GRANTED, RETURNED = 1, 2, 4, 5 -- as accounts.lua packs them
 
 -- Then nothing is granted, and what nodes claim to hold is believed. As clock.lua counts.
 local function is_recovering(key)
@@ -35,7 +35,7 @@ function WITNESS(key, field, new, old)
     local before = is_same and old[GRANTED] or new[RETURNED]
     if new[GRANTED] > before and not is_recovering(key) then NOTE_GRANT(key, node, new[TERM], before + 1, new[GRANTED]) end
   elseif field == 'learned' then
-    local count = new[FAILURES_IN_A_ROW]
+    local count = new[FAILED_AT] or 0
     FAILURES[key] = (FAILURES[key] or 0) + math.max(0, count - (IN_A_ROW[key] or 0))
     IN_A_ROW[key] = count
   end
