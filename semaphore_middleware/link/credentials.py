@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from inspect import isawaitable, iscoroutinefunction
+from typing import Any
 
 from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 ALLOWED = "a password, or a user name and a password"
+MOST_THREADS = 3  # with calls that have not returned
 
 
 class ChangingCredentials(CredentialProvider):
     """Asks `function`; what it returns is never logged.
 
-    A coroutine function is awaited, another one is called in a thread, for `seconds` at most.
-    `user` is the name if only a password is returned. An error, or something that is not a
-    password, counts as a server that cannot be reached: the next attempt asks again.
+    A coroutine function is awaited, another one is called in a thread, for `seconds` at most. All
+    who ask meanwhile, also the thread that renews leases, share the call. `user` is the name if
+    only a password is returned. An error, or something that is not a password, counts as a server
+    that cannot be reached: the next attempt asks again.
     """
 
     def __init__(self, function: Callable[[], object], user: str | None, seconds: float) -> None:
@@ -30,28 +35,60 @@ class ChangingCredentials(CredentialProvider):
         """What was returned last."""
         self.is_of_loop = False
         """Whether it was awaited: then only the event loop that did so can ask again."""
+        self._lock = threading.Lock()
+        self._calls: list[Future[Any]] = []  # in threads; those that have not returned, and one
+        self._shared: Future[Any] | None = None  # the one of them that nobody has left
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """The arguments of AUTH."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds) as limit:
                 self.last = self._checked(await self._ask())
                 return self.last
-        except TimeoutError:
-            raise RedisConnectionError(
-                f"no credentials within {self._seconds:g} s from {self._name}"
-            ) from None
-        except Exception as error:
-            raise RedisConnectionError(
-                f"no credentials from {self._name}: {type(error).__name__}: {error}"
-            ) from None
+        except (Exception, SystemExit) as error:
+            if limit.expired():
+                text = f"within {self._seconds:g} s from {self._name}"
+            else:
+                text = f"from {self._name}: {type(error).__name__}: {error}"
+            raise RedisConnectionError(f"no credentials {text}") from None
 
     async def _ask(self) -> object:
         function = self._function
-        is_coroutine = iscoroutinefunction(function)
-        returned = function() if is_coroutine else await asyncio.to_thread(function)
+        if iscoroutinefunction(function):
+            returned = function()
+        else:
+            call = self._call_in_thread()
+            try:
+                returned = await asyncio.wrap_future(call)
+            except asyncio.CancelledError:
+                if self._shared is call:
+                    self._shared = None  # it may never return
+                raise
         self.is_of_loop = isawaitable(returned)
         return await returned if isawaitable(returned) else returned
+
+    def _call_in_thread(self) -> Future[Any]:
+        """The call under way, or a new one. Its thread is a daemon: one that hangs neither keeps
+        this process from ending nor takes a thread of the event loop's.
+        """
+        with self._lock:
+            self._calls = [call for call in self._calls if not call.done()]
+            if self._shared is None or self._shared.done() or self.is_of_loop:
+                if len(self._calls) == MOST_THREADS:
+                    raise TimeoutError(f"{MOST_THREADS} earlier calls have not returned")
+                self._shared = Future()
+                self._shared.set_running_or_notify_cancel()  # who leaves it does not cancel it
+                self._calls.append(self._shared)
+                threading.Thread(target=self._run, args=(self._shared,), daemon=True).start()
+            return self._shared
+
+    def _run(self, call: Future[Any]) -> None:
+        try:
+            call.set_result(self._function())
+        except Exception as error:
+            call.set_exception(error)
+        except BaseException as error:  # such as SystemExit, which is for the main thread
+            call.set_exception(RuntimeError(repr(error)))
 
     def _checked(self, returned: object) -> tuple[str] | tuple[str, str]:
         match returned:

@@ -11,15 +11,16 @@ import asyncio
 import logging
 import math
 import os
+import selectors
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TypeAlias
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
@@ -40,6 +41,8 @@ NOT_RENEWED = (
     "succeeds."
 )
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+RUNNER = frozenset({asyncio.Handle._run.__code__, selectors.DefaultSelector.select.__code__})
+"""The functions of an asyncio loop that call a callback, and that wait."""
 
 Repeat: TypeAlias = Callable[[Callable[[], Awaitable[Connection]]], Awaitable[bool]]
 
@@ -50,6 +53,8 @@ class Beat:
 
     at: float
     on_loop: float
+    starved: float = 0.0
+    """Seconds that the loop's thread has waited for a processor."""
 
 
 class Heartbeat:
@@ -78,6 +83,7 @@ class Heartbeat:
         self._is_in_use = is_in_use
         self._on_stall = on_stall
         self._timer: asyncio.TimerHandle | None = None
+        self._runner: frozenset[CodeType] = RUNNER
         # What loop and keeper tell each other, by one assignment each:
         self._beat = Beat(math.inf, math.inf)
         self._named: Beat | None = None  # the stall after this one was logged
@@ -88,6 +94,7 @@ class Heartbeat:
         """Begin to beat."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._native_thread = threading.get_native_id()
         self._beat_now()
         if self._keeper is not None:
             self._keeper.add(self)
@@ -101,11 +108,14 @@ class Heartbeat:
                 await self._keeper.remove(self)
 
     def _beat_now(self) -> None:
-        self._beat = Beat(self._clock(), self._loop.time())
+        starved = starved_for(self._native_thread) if self._keeper is not None else 0.0
+        self._beat = Beat(self._clock(), self._loop.time(), starved)
         self._timer = self._loop.call_later(BEAT * self._lease, self._on_time)
 
     def _on_time(self) -> None:
         last = self._beat
+        if self._runner is RUNNER:
+            self._runner |= functions_below(sys._getframe())
         self._beat_now()
         seconds = self._beat.on_loop - last.on_loop
         if seconds > LATE * self._lease:
@@ -170,27 +180,56 @@ class Heartbeat:
         assert self._keeper is not None
         self._named = beat
         if self._keeper.is_news(self._thread, beat):
-            culprit = name_of(sys._current_frames().get(self._thread))
-            text = (
-                "%s has blocked the event loop for %s s. No request begins or ends meanwhile; its "
-                "leases are renewed, for %s s at most. Is it something to do in a thread?"
-            )
             seconds = self._clock() - beat.at
-            self._keeper.warn(text, culprit, digits(seconds), digits(MOST_LEASES * self._lease))
+            culprit = name_of(sys._current_frames().get(self._thread), self._runner)
+            cause, hint = (
+                f"{culprit} has blocked the event loop",
+                "Is it something to do in a thread?",
+            )
+            if not culprit or starved_for(self._native_thread) - beat.starved > seconds / 2:
+                cause, hint = "The event loop could not run", "Is this machine overloaded?"
+            text = (
+                "%s for %s s. No request begins or ends meanwhile; its leases are renewed, for %s "
+                "s at most. %s"
+            )
+            most = digits(MOST_LEASES * self._lease)
+            self._keeper.warn(text, cause, digits(seconds), most, hint)
 
 
-def name_of(frame: FrameType | None) -> str:
-    """What runs in a thread, such as `parse_pdf (spiders/x.py:41)`: the innermost function that is
-    in no library, else the innermost one.
+def name_of(frame: FrameType | None, runner: Collection[CodeType]) -> str:
+    """What a callback does in a thread, such as `parse_pdf (spiders/x.py:41)`: the innermost
+    function that is in no library, else the innermost one. Empty: there is only what runs the loop.
     """
-    found = frame
-    while found is not None and found.f_code.co_filename.startswith((*LIBRARIES, "<")):
-        found = found.f_back
-    found = found or frame
-    if found is None:
-        return "something"
+    inner: list[FrameType] = []
+    while frame is not None and frame.f_code not in runner:
+        inner.append(frame)
+        frame = frame.f_back
+    of_libraries = (*LIBRARIES, "<")
+    own = (one for one in inner if not one.f_code.co_filename.startswith(of_libraries))
+    if (found := next(own, inner[0] if inner else None)) is None:
+        return ""
     path = "/".join(Path(found.f_code.co_filename).parts[-2:])
     return f"{found.f_code.co_name} ({path}:{found.f_lineno})"
+
+
+def functions_below(frame: FrameType) -> frozenset[CodeType]:
+    """The functions that have led to this one: in a callback, all that runs its loop."""
+    found, below = set(), frame.f_back
+    while below is not None:
+        found.add(below.f_code)
+        below = below.f_back
+    return frozenset(found)
+
+
+def starved_for(thread: int) -> float:
+    """How many seconds a thread of this process has been ready to run, but had no processor. Only
+    Linux tells.
+    """
+    try:
+        times = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+        return int(times[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 class Keeper:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
+from types import CodeType
 from typing import Any, Self, TypeVar
 
 import pytest
+import uvloop
 
 from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.core import semaphore
@@ -237,6 +241,56 @@ async def test_it_renews_what_all_sessions_hold_and_the_log_names_what_blocks_on
         await busy.run(other.close())
     (line,) = [text for text in caplog.messages if "parse_pdf" in text]
     assert re.match(r"parse_pdf \(core/test_keeper.py:\d+\) has blocked the event loop for", line)
+
+
+@pytest.mark.usefixtures("quick_beats")
+async def test_a_starved_machine_is_no_callback_s_fault(
+    server: RedisServer, outside: Outside, monkeypatch: Patch, caplog: Log
+) -> None:
+    monkeypatch.setattr(keeper, "starved_for", lambda _: 0.9 * time.monotonic())
+    async with ThreadedNode(server) as busy:
+        await busy.run(busy.semaphore.acquire("s", 1))
+        async with busy.blocked():
+            await is_renewed(outside, busy.semaphore.node)
+    (line,) = [text for text in caplog.messages if "leases are renewed" in text]
+    assert line.startswith("The event loop could not run for ")
+    assert line.endswith("Is this machine overloaded?")
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+async def test_what_runs_a_loop_is_named_as_no_culprit(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    loop, may_end, began = make_loop(), threading.Event(), threading.Event()
+    found: list[frozenset[CodeType]] = []
+
+    def run_in_thread() -> None:
+        loop.run_forever()
+
+    def look() -> None:
+        found.append(keeper.functions_below(sys._getframe()))
+
+    def block() -> None:
+        began.set()
+        parse_pdf(may_end)
+
+    thread = threading.Thread(target=run_in_thread, daemon=True)
+    thread.start()
+
+    def named() -> str:
+        return keeper.name_of(sys._current_frames().get(thread.ident or 0), runner)
+
+    for callback in (look, block):
+        loop.call_soon_threadsafe(callback)
+    await asyncio.to_thread(began.wait)
+    runner = keeper.RUNNER | found[0]
+    blocked = named()
+    may_end.set()
+    assert blocked.startswith(("parse_pdf (", "block ("))
+    await eventually(lambda: not named())
+    loop.call_soon_threadsafe(loop.stop)
+    await asyncio.to_thread(thread.join)
+    loop.close()
 
 
 async def test_there_is_one_thread_and_none_after_the_last_close(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+from semaphore_middleware.link.credentials import ChangingCredentials
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.operators.admin import Admin
-from tests.support.crawls import Log
-from tests.support.nodes import shown
+from tests.support.crawls import Log, Patch
+from tests.support.nodes import calls_of, eventually, shown
 from tests.support.servers import RedisServer, SentinelServer, free_port
-from tests.support.times import ENDLESS_S
+from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 FIRST, SECOND = "the-first-secret", "the-second-secret"
 
@@ -83,6 +87,10 @@ def raises(*_: str) -> str:
     raise LookupError("the token service is away")
 
 
+def exits() -> None:
+    sys.exit(7)
+
+
 async def is_slow() -> str:
     await asyncio.Event().wait()
     return FIRST
@@ -92,6 +100,7 @@ async def is_slow() -> str:
     ("provider", "said"),
     [
         (raises, "LookupError: the token service is away"),
+        (exits, r"RuntimeError: SystemExit\(7\)"),
         (Tokens(None), "TypeError: it returned a NoneType; allowed is a password, or a user name"),
         (Tokens((FIRST, FIRST, FIRST)), "it returned a tuple"),
         (is_slow, "no credentials within 1.6 s from is_slow$"),
@@ -105,6 +114,49 @@ async def test_an_error_is_a_server_that_cannot_be_reached(
         timeout = 2.0 if provider is is_slow else ENDLESS_S
         await Server(own.url, timeout, credentials=provider).connect()
     assert FIRST not in str(raised.value)
+
+
+class Hanging:
+    """A provider that returns nothing until a test lets it."""
+
+    def __init__(self) -> None:
+        self.asked_in: list[threading.Thread] = []
+        self.may_return = threading.Event()
+
+    def __call__(self) -> str:
+        self.asked_in.append(threading.current_thread())
+        self.may_return.wait(TIMEOUT_S)
+        return FIRST
+
+
+async def test_a_function_that_hangs_is_left_to_at_most_three_threads_that_keep_no_process() -> (
+    None
+):
+    hanging = Hanging()
+    credentials = ChangingCredentials(hanging, None, 0.01)
+    for _ in range(3):
+        with pytest.raises(RedisConnectionError, match=r"within 0\.01 s"):
+            await credentials.get_credentials_async()
+    with pytest.raises(RedisConnectionError, match="3 earlier calls have not returned"):
+        await credentials.get_credentials_async()
+    assert [thread.daemon for thread in hanging.asked_in] == 3 * [True]
+    hanging.may_return.set()
+    for thread in hanging.asked_in:
+        await asyncio.to_thread(thread.join)
+    assert await ChangingCredentials(hanging, None, TIMEOUT_S).get_credentials_async() == (FIRST,)
+
+
+async def test_all_who_ask_at_once_share_a_call(monkeypatch: Patch) -> None:
+    """Also the thread that renews leases."""
+    asked = calls_of(monkeypatch, ChangingCredentials, "_call_in_thread")
+    hanging = Hanging()
+    ask = ChangingCredentials(hanging, None, TIMEOUT_S).get_credentials_async
+    asking = [asyncio.create_task(ask()) for _ in range(2)]
+    asking.append(asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(ask()))))
+    await eventually(lambda: len(asked) == len(asking))
+    hanging.may_return.set()
+    assert await asyncio.gather(*asking) == 3 * [(FIRST,)]
+    assert len(hanging.asked_in) == 1
 
 
 async def test_nothing_that_it_returns_is_logged(own: RedisServer, caplog: Log) -> None:
