@@ -93,6 +93,9 @@ class SharedRequest(Protocol):
     async def look(self) -> None:
         """Called when the request has its permits. Raises an error if the response is known."""
 
+    def received(self, response: Response) -> Response:
+        """The response for other middlewares. Raises an error if it makes no sense."""
+
     def on_response(self, response: Response) -> None:
         """Share the response, as the middlewares have left it, before the permits go back."""
 
@@ -319,8 +322,10 @@ class Downloads:
             status, size = response.status, len(response.body)
             if await self._responses.record_response(permits, admission, response):
                 self._semaphore.emit(RequestRefused)
-            if SHARED_KEY in request.meta and not admission.has_left:
-                ending = ANSWERED
+            shared: SharedRequest | None = request.meta.get(SHARED_KEY)
+            if shared is not None:
+                response = shared.received(response)
+                ending = OVER if admission.has_left else ANSWERED
             return response
         except Exception as error:
             admission.task = None  # the crawl's end does not cancel what is left to do

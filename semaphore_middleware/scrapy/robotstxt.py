@@ -31,8 +31,9 @@ from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.crawl_delays import ORIGINS_MAX
 from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError, SpiderClosingError
+from semaphore_middleware.scrapy.responses import TOO_MANY_REQUESTS
 from semaphore_middleware.scrapy.scopes import origin_of
-from semaphore_middleware.scrapy.versions import robots_parsed
+from semaphore_middleware.scrapy.versions import ResponseDataLossError, robots_parsed
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 24 * 60 * 60.0
 """A file is fetched again at this age: RFC 9309 (2.4)."""
+REFUSED_AGE_S = 60 * 60.0
+"""After a 429 that outlasted its retries, the file is fetched again after this time."""
 FORBID_ALL = b"User-agent: *\nDisallow: /\n"
 MAX_BYTES = 500 * 1024
 """The part of a robots.txt that is read: RFC 9309 (2.5) asks for at least 500 KiB."""
@@ -317,15 +320,16 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 logger.info("The robots.txt of %s can be read again.", origin)
             return SiteRules(parser, known.valid_until)
         if before is None or not before.failures:
+            most = self._crawl.settings.backoff.most
+            is_refused = known.robotstxt.status == TOO_MANY_REQUESTS
             logger.warning(
                 "The robots.txt of %s cannot be read (%s). Until it can be, requests there are %s "
-                "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is requested again after %g s, then at "
-                "longer intervals, up to %g s.",
+                "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is requested again after %g s%s.",
                 origin,
                 problem,
                 "allowed" if self._allows_unreachable else "forbidden",
                 round(known.valid_until - _now(), 1),
-                self._crawl.settings.backoff.most,
+                "" if is_refused else f", then at longer intervals, up to {most:g} s",
             )
         failures = max(1, known.robotstxt.failures)
         parser = None if self._allows_unreachable else self._parser_of_unreadable
@@ -370,6 +374,18 @@ class Reading:
         if known := await self.files.find_file(self.origin):
             raise KnownByNowError(known)
 
+    def received(self, response: Response) -> Response:
+        """The response for other middlewares. Without a body where the status alone decides: it
+        may be impossible to decompress. Raises an error if a file was cut off.
+        """
+        if 200 <= response.status < 300:
+            if "dataloss" in response.flags:
+                raise ResponseDataLossError(["the file was cut off"])
+            return response
+        headers = response.headers.copy()
+        headers.pop(b"Content-Encoding", None)
+        return response.replace(headers=headers, body=b"")
+
     def on_response(self, response: Response) -> None:
         """Share the file, unless the response is a redirect or comes from the HTTP cache."""
         if self.target_of(response) is None and "cached" not in response.flags:
@@ -384,7 +400,8 @@ class Reading:
         status = response.status
         if 200 <= status < 300:
             return RobotsTxt.of_body(response.body, status)
-        if 300 <= status < 500:  # a redirect here is one too many, or has no target
+        # A redirect here is one too many, or has no target.
+        if 300 <= status < 500 and status != TOO_MANY_REQUESTS:
             return RobotsTxt(status=status)
         return self.failed(response_status_message(status), status)
 
@@ -396,6 +413,8 @@ class Reading:
         """The result of this reading: a file is valid for a day since its beginning."""
         if not robotstxt.problem:
             return Known(robotstxt, self.begun + MAX_AGE_S)
+        if robotstxt.status == TOO_MANY_REQUESTS:
+            return Known(robotstxt, _now() + REFUSED_AGE_S)
         doublings = min(robotstxt.failures - 1, 60)
         return Known(robotstxt, _now() + min(self.backoff.start * 2**doublings, self.backoff.most))
 
@@ -435,6 +454,7 @@ class RobotsTxtDownloader:
             count("robotstxt/response_count")
             count(f"robotstxt/response_status_count/{response.status}")
             robotstxt = reading.robotstxt_in(response)
+            _warn_of_unread(origin, response)
             is_cached = "cached" in response.flags
         count("robotstxt/request_count")
         if not is_cached:
@@ -456,6 +476,7 @@ class RobotsTxtDownloader:
             "dont_obey_robotstxt": True,
             "dont_redirect": True,  # `_follow` follows redirects, even if the crawl does not
             "allow_offsite": True,  # the target of a redirect is not crawled
+            "download_fail_on_dataloss": False,  # the status may be enough
             SHARED_KEY: reading,
         }
         request = Request(url, priority=self._priority, meta=meta, callback=NO_CALLBACK)
@@ -487,6 +508,24 @@ class RobotsTxtDownloader:
             request.meta["download_maxsize"] = MAX_DECOMPRESSED_BYTES
             if reading.size > MAX_BYTES:
                 raise StopDownload(fail=False)
+
+
+def _warn_of_unread(origin: str, response: Response) -> None:
+    """Log which rules of a file do not count."""
+    if not 200 <= response.status < 300:
+        return
+    if len(response.body) > MAX_BYTES:
+        logger.warning(
+            "The robots.txt of %s is longer than %d KiB: rules after these do not count.",
+            origin,
+            MAX_BYTES // 1024,
+        )
+    if b"\0" in response.body:
+        logger.warning(
+            "The robots.txt of %s has NUL bytes, as a text in UTF-16 has: rules that are not in "
+            "UTF-8 do not count.",
+            origin,
+        )
 
 
 def _target_of(response: Response) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, exceptions, signals, version_info
 from twisted.internet import error
+from twisted.web.client import ResponseFailed
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -27,6 +28,7 @@ DownloadConnectionRefusedError = _error(
     "DownloadConnectionRefusedError", error.ConnectionRefusedError
 )
 DownloadTimeoutError = _error("DownloadTimeoutError", error.TimeoutError)
+ResponseDataLossError = _error("ResponseDataLossError", ResponseFailed)
 
 REQUEST_FIELDS = frozenset(getattr(Request("data:,"), "__dict__", ()))
 """The names in each request's `__dict__`. Newer requests have `__slots__`."""

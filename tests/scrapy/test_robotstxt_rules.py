@@ -43,7 +43,11 @@ ANSWERS = {
     "302 to what is unreachable": (f"{MOVED}/status/500", 3, "unreadable"),
     "304": ("/raw/304 Not Modified", 1, "fetched"),
     "404": ("/status/404", 1, "fetched"),
-    "429": ("/status/429", 2, "fetched"),
+    "404, cut off": ("/cut/404", 1, "fetched"),
+    "403, not compressed as it says": ("/plain/403", 1, "fetched"),
+    "500, not compressed as it says": ("/plain/500", 2, "unreadable"),
+    "302, not compressed as it says": ("/plain/302", 2, "fetched"),
+    "429": ("/status/429", 2, "unreadable"),
     "500": ("/status/500", 2, "unreadable"),
     "503": ("/status/503", 2, "unreadable"),
     "999": ("/raw/999 Denied", 1, "unreadable"),
@@ -52,6 +56,9 @@ ANSWERS = {
     "100 MB, as it says at once": ("/huge", 1, "forbidden"),
     "without an end": ("/endless", 1, "forbidden"),
     "a byte from time to time": ("/drip", 2, "unreadable"),
+    "cut off": ("/cut/200", 2, "unreadable"),
+    "not compressed as it says": ("/plain/200", 1, "unreadable"),
+    "UTF-16": ("/utf16", 1, "fetched"),
     "no text": ("/rubbish", 1, "fetched"),
     "20 MB when they are decompressed": ("/bomb", 1, "unreadable"),
 }
@@ -72,6 +79,15 @@ class HostileSite(Site):
                 await self._send_without_end(visit, kind)
             case "raw":
                 visit.answer(f"HTTP/1.1 {rest}\r\nContent-Length: 0\r\n\r\n".encode())
+            case "cut":
+                whole = response(FORBIDDING, int(rest), "text/plain")
+                visit.transport.write(whole[:-1])
+                visit.transport.close()
+            case "plain":
+                headers = {"Content_Encoding": "gzip", "Location": "/status/404"}
+                visit.answer(response("plain", int(rest), "text/plain", **headers))
+            case "utf16":
+                visit.answer(response(FORBIDDING.encode("utf-16"), kind="text/plain"))
             case "rubbish":
                 visit.answer(response(bytes(range(256)) * 4000, kind="text/plain"))
             case "bomb":
@@ -130,6 +146,10 @@ async def test_hostile_answers(server: RedisServer, hostile: HostileSite, caplog
     assert crawl.stat("robotstxt/request_count") == len(outcomes)
     lines = [line for line in caplog.messages if "cannot be read" in line]
     assert len(lines) == outcomes.count("unreadable")
+    assert sum("(429 " in line for line in lines) == 1
+    assert sum("is longer than 500 KiB: rules after" in line for line in caplog.messages) == 3
+    of_utf16 = f"The robots.txt of http://{hosts['UTF-16']}:{hostile.port} has NUL bytes"
+    assert sum(of_utf16 in line for line in caplog.messages) == 1
     assert max(hostile.sent.values()) < 10_000_000, "a little more than what is read"
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
     assert server.members() == {}
@@ -373,3 +393,20 @@ async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
     [line] = [line for line in caplog.messages if "cannot be read" in line]
     assert "(500 Internal Server Error). Until it can be, requests there are forbidden" in line
     assert "It is requested again after 10 s, then at longer intervals, up to 30 s." in line
+
+
+async def test_one_that_answers_429_is_asked_for_again_after_an_hour(
+    server: RedisServer, site: Site, clock: Clock, caplog: Log
+) -> None:
+    site.robots_as = {"127.0.0.1": "/status/429"}
+    async with reader(server, site, RETRY_ENABLED=False) as crawl:
+        for times in (1, 2):
+            assert not await crawl.fetch()
+            clock.now += 3600 - 0.1
+            assert not await crawl.fetch()
+            assert len(crawl.asked) == times
+            clock.now += 0.2
+        site.robots_as = {}
+        assert await crawl.fetch()
+    [line] = [line for line in caplog.messages if "cannot be read" in line]
+    assert line.endswith("It is requested again after 3600 s.")
