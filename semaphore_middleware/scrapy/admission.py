@@ -180,12 +180,6 @@ class Admission:
             return None
         return self.loads[self.at_hand] if self.at_hand < len(self.loads) else None
 
-    @property
-    def is_alone(self) -> bool:
-        """True if no other request of its site is in the downloader."""
-        site = self.scopes.site
-        return site is not None and len(self.loads[site].members) == 1
-
 
 class Admissions:
     """All requests in a crawl's downloader, and their line for CONCURRENT_REQUESTS.

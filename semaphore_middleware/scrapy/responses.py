@@ -1,8 +1,8 @@
 """From a response to feedback on its permit.
 
 A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, or a verdict of the user's
-`SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site if it is such a verdict, a 429, or asks for a
-pause. Any other does so only until the site answers other requests well and refuses this one again.
+`SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site if it is such a verdict, or asks for a pause;
+a 5xx, except 509, only until the site answers other requests well and refuses this one again.
 Through a proxy, where proxies are scopes, it concerns the site through this proxy; all of the site
 if it names a time, or if another proxy is refused, too.
 """
@@ -32,12 +32,13 @@ from twisted.internet.error import ConnectBindError, ConnectError
 from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.model.events import CountedEvent
+from semaphore_middleware.model.feedback import MAX_STATUS
 from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
 from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
+from semaphore_middleware.scrapy.forbidden import HOSTS_MAX, ForbiddenShares
 from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
-    Refused,
     Retries,
     note_refusal,
     refusals_of,
@@ -71,8 +72,7 @@ NO_RESPONSE = (
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
 PROXY_REFUSES = 407
-HOSTS_MAX = 10_000
-"""The number of hosts kept in memory for warnings."""
+BANDWIDTH_LIMIT_EXCEEDED = 509
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,7 @@ class ResponseClassifier:
         self._retries = retries
         self._proxies = proxies
         self._refusal_check = refusal_check
+        self._forbidden = ForbiddenShares(backoff_codes)
         self._warned_of: LocalCache[str, bool] = LocalCache(HOSTS_MAX)
         """Hosts whose pauses were ignored, with a line."""
 
@@ -187,7 +188,10 @@ class ResponseClassifier:
         permit = verdict.permit
         match verdict.kind:
             case Kind.ANSWER:
-                is_good = status < 500 and not _is_robotstxt(request)
+                is_page = not _is_robotstxt(request)
+                is_good = status < 500 and is_page
+                if is_page:
+                    self._forbidden.note(host_of(request), status)
                 if is_good:
                     self._proxies.note_answer(permit)
                 permit.answered(_latency(permit, request) if is_good else None, verdict.pause)
@@ -196,18 +200,18 @@ class ResponseClassifier:
                     site.answered(None)  # it is there, and no more is known
                 self._record_refusal(permit, admission, response, verdict)
             case Kind.PAGE_REFUSED:
-                admission.is_left_to_others = True
                 logger.debug(
-                    "%s was refused again (%s), though its site answers other requests: Scrapy's "
-                    "retry middleware decides about it.",
+                    "%s was refused again (%s), though its site answers other requests: no other "
+                    "request waits for it.",
                     request,
                     response_status_message(status),
                 )
-                permit.answered(None, verdict.pause)
+                permit.answered(None)
+                self._decide(admission, status)
             case Kind.PROXY_REFUSES:
                 _refuse_proxy(permit, request)
                 if status in self._backoff_codes:
-                    self._decide(admission, status, Refused.SITE)
+                    self._decide(admission, status)
         return verdict.kind is not Kind.ANSWER
 
     async def _classify(
@@ -229,7 +233,7 @@ class ResponseClassifier:
         pause = self._pause_asked(request, response, is_refused)
         if not is_refused:
             return Verdict(Kind.ANSWER, site, pause or 0.0)
-        is_of_site = found is not None or status == TOO_MANY_REQUESTS or pause is not None
+        is_of_site = found is not None or pause is not None or not _may_be_of_page(status)
         if not is_of_site and _answers_others(via or site, request):
             return Verdict(Kind.PAGE_REFUSED, site)
         permit = site
@@ -272,22 +276,27 @@ class ResponseClassifier:
         self._warn_of_ignored(request, ignored)
         most = None
         try:
-            refused = Refused.SITE if verdict.is_of_site else Refused.PERHAPS_ONE_PAGE
-            most = self._decide(admission, status, refused, permit.no_retry)
+            most = self._decide(admission, status, permit.no_retry)
         finally:  # bad values of the project's must not hide the refusal
             cause = _refusal_text(request, status, most)
-            permit.refused(verdict.pause, cause, status, is_metered, gap)
+            known = status if 0 <= status <= MAX_STATUS else 0  # a site may answer any number
+            permit.refused(verdict.pause, cause, known, is_metered, gap)
 
-    def _decide(
-        self, admission: Admission, status: int, refused: Refused, no_retry: str = ""
-    ) -> int | None:
+    def _decide(self, admission: Admission, status: int, no_retry: str = "") -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""
-        most = self._retries.decide(admission, status, refused, no_retry).most
+        most = self._retries.decide(admission.request, status, no_retry).most
         admission.retries_most = most
         if most is None:
             admission.is_left_to_others = True
             note_refusal(admission.request)
         return most
+
+
+def _may_be_of_page(status: int) -> bool:
+    """True if a refusal with this status may concern one broken page, and not its site. 509 stands
+    for a limit of the site's.
+    """
+    return 500 <= status < 600 and status != BANDWIDTH_LIMIT_EXCEEDED
 
 
 def record_proxy_refusal(permits: PermitSet, request: Request) -> None:

@@ -10,8 +10,6 @@ import logging
 import time
 from collections.abc import Container
 from dataclasses import dataclass
-from enum import Enum
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.retry import get_retry_request
@@ -41,19 +39,12 @@ GIVEN_UP = "refused too often"
 SCRAPYS_CODES = frozenset(default_settings.RETRY_HTTP_CODES)
 
 
-class Refused(Enum):
-    """What is refused with a request."""
-
-    PERHAPS_ONE_PAGE = "perhaps one page"
-    SITE = "site"
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Who retries a refused request."""
 
     most: int | None
-    """How many refusals the add-on retries; None: the response goes on to the next middlewares."""
+    """How many refusals the add-on retries; None: the response goes on to the project."""
     text: str
     """The same for the log, with the setting that changes it."""
 
@@ -67,23 +58,17 @@ class Retries:
         self._is_explained = False
         self._warned_of: set[int] = set()
 
-    def decide(
-        self, admission: Admission, status: int, refused: Refused, no_retry: str = ""
-    ) -> Decision:
+    def decide(self, request: Request, status: int, no_retry: str = "") -> Decision:
         """Who retries a request refused with this status. Explained in the log the first time.
         `no_retry`: why nobody does, as its site has refused others.
         """
-        decision = self._decide(admission, status, refused, no_retry)
+        decision = self._decide(request, status, no_retry)
         if not self._is_explained:
             self._is_explained = True
-            request = admission.request
             logger.info("This crawl's first refusal: %d for %s. %s", status, request, decision.text)
         return decision
 
-    def _decide(
-        self, admission: Admission, status: int, refused: Refused, no_retry: str
-    ) -> Decision:
-        request = admission.request
+    def _decide(self, request: Request, status: int, no_retry: str) -> Decision:
         settings = self._crawler.settings
         if no_retry:
             return Decision(0, f"It is not retried: {no_retry}.")
@@ -96,7 +81,11 @@ class Retries:
         if SHARED_KEY not in request.meta:  # a robots.txt is of no callback
             scrapys = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
             if handled_by := self._handled_by(request, status):
-                return Decision(None, _left_to_callback(status, handled_by, status in scrapys))
+                if status in scrapys:  # for Scrapy's retry middleware, until `fetch` ends
+                    request.meta["dont_retry"] = GIVEN_UP
+                return Decision(
+                    None, f"As {handled_by} has {status}, your callback gets it at once."
+                )
             if status in SCRAPYS_CODES - scrapys:
                 self._warn_of_list_without(status)
                 return Decision(
@@ -104,13 +93,13 @@ class Retries:
                     "It goes on to your own middlewares and callback, and the add-on retries none: "
                     f"{status} is not in RETRY_HTTP_CODES.",
                 )
-        most, setting = self._most(admission, refused)
-        if not most:
-            return Decision(0, f"It is not retried: {setting} is 0.")
+        if not self._times:
+            return Decision(0, "It is not retried: SEMAPHORE_BACKOFF_TIMES is 0.")
         return Decision(
-            most,
-            f"The add-on retries it, at most {most} times ({setting}). To handle {status} "
-            "yourself, name it in handle_httpstatus_list, or leave it out of RETRY_HTTP_CODES.",
+            self._times,
+            f"The add-on retries it, at most {self._times} times (SEMAPHORE_BACKOFF_TIMES). To "
+            f"handle {status} yourself, name it in handle_httpstatus_list, or leave it out of "
+            "RETRY_HTTP_CODES.",
         )
 
     def _handled_by(self, request: Request, status: int) -> str | None:
@@ -146,23 +135,6 @@ class Retries:
                 "or, if you handle these pages yourself, to handle_httpstatus_list.",
                 status,
             )
-
-    def _most(self, admission: Admission, refused: Refused) -> tuple[int, str]:
-        """The number of refusals of a request until the spider gets the response, and the setting
-        that says so. If the site is asked for nothing else, only this page may be in trouble, so
-        `RETRY_TIMES` counts, too.
-        """
-        most = self._times, "SEMAPHORE_BACKOFF_TIMES"
-        if refused is Refused.SITE or not admission.is_alone:
-            return most
-        name = "max_retry_times"
-        retry_times = admission.request.meta.get(name)
-        if retry_times is not None:
-            scrapys = retry_times, f"meta['{name}']"
-        else:
-            scrapys = self._crawler.settings.getint("RETRY_TIMES"), "RETRY_TIMES"
-        fewest, setting = min(most, scrapys, key=itemgetter(0))
-        return int(max(0, fewest)), setting  # now finite, even if one of them is infinite
 
     def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or
@@ -202,15 +174,6 @@ class Retries:
         if "retry_times" in request.meta:
             retry.meta["retry_times"] = request.meta["retry_times"]
         return retry
-
-
-def _left_to_callback(status: int, handled_by: str, is_retried: bool) -> str:
-    if is_retried:
-        return (
-            f"As {handled_by} has {status}, Scrapy's retry middleware decides: your callback gets "
-            f"it after RETRY_TIMES retries, or at once if RETRY_HTTP_CODES leaves out {status}."
-        )
-    return f"As {handled_by} has {status}, your callback gets it at once."
 
 
 def _has(codes: object, status: int) -> bool:

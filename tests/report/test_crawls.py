@@ -22,7 +22,7 @@ async def history(server: RedisServer) -> Minute:
 
 async def test_tries_that_a_site_refuses(server: RedisServer, site: Site) -> None:
     alone = Request(site.url("/status/503?n=1"))
-    await Crawl(server, alone, RETRY_TIMES=1, SEMAPHORE_BACKOFF_TIMES=9).finished()
+    await Crawl(server, alone, RETRY_TIMES=0, SEMAPHORE_BACKOFF_TIMES=1).finished()
     done = await history(server)
     assert (done.requests, done.server_errors, done.silent) == (2, 2, 0)
 

@@ -9,8 +9,8 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
-from semaphore_middleware.scrapy.admission import SHARED_KEY, Admission
-from semaphore_middleware.scrapy.retries import Refused, Retries
+from semaphore_middleware.scrapy.admission import SHARED_KEY
+from semaphore_middleware.scrapy.retries import Retries
 from tests.support.crawls import Crawl, Log, ready_crawler
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -57,7 +57,7 @@ def retries_by_us(
         vars(crawler.spider).update(spider)
         retries = Retries(crawler, times)
     request = Request("http://a/", callback=callback, meta={**meta})
-    return retries.decide(Admission(request, True), status, Refused.SITE).most
+    return retries.decide(request, status).most
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,11 @@ def test_what_the_project_retries_never_is_not_retried(case: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("where", ["meta", "spider", "settings"])
 async def test_a_callback_gets_it_at_once(server: RedisServer, site: Site, where: str) -> None:
+    """Though 429 is in `RETRY_HTTP_CODES`."""
     site.refusals = None
     request = Request(site.url("/busy/"), meta={LIST: [429]} if where == "meta" else {})
     spider = Tolerant if where == "spider" else Visits
-    settings = (
-        OWN | LONG_PAUSE | ({"HTTPERROR_ALLOWED_CODES": [429]} if where == "settings" else {})
-    )
+    settings = LONG_PAUSE | ({"HTTPERROR_ALLOWED_CODES": [429]} if where == "settings" else {})
     crawl = Crawl(server, request, spider=spider, **settings)
     await crawl.finished()
     (response,) = crawl.spider.responses
@@ -124,35 +123,13 @@ async def test_what_the_callback_yields_waits_for_the_pause(
 ) -> None:
     site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
     request = Request(site.url("/busy/"))
-    settings = OWN | {"ROBOTSTXT_OBEY": True, "SEMAPHORE_BACKOFF_MAX": 10}
+    settings: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "SEMAPHORE_BACKOFF_MAX": 10}
     crawl = Crawl(server, request, spider=ChangesKey, **settings)
     await crawl.finished()
     assert [response.status for response in crawl.spider.responses] == [429, 200]
     _, first, second = site.visits
     assert (first.header("X-Key"), second.header("X-Key")) == ("", "another")
     assert second.begin >= site.refused_at[0] + 1
-
-
-async def test_scrapy_s_own_retry_decides_as_always(server: RedisServer, site: Site) -> None:
-    site.refusals = None
-    request = Request(site.url("/busy/"))
-    crawl = Crawl(server, request, spider=Tolerant, RETRY_TIMES=2, SEMAPHORE_BACKOFF_TIMES=9)
-    await crawl.finished()
-    assert [response.status for response in crawl.spider.responses] == [429]
-    assert len(site.arrivals) == 1 + 2
-    assert crawl.stat("semaphore/backoffs") == 3, "each is noted"
-
-
-async def test_a_page_that_always_fails_pauses_its_site_once(
-    server: RedisServer, site: Site
-) -> None:
-    bad = Request(site.url("/status/503"), priority=1, meta={LIST: [503]})
-    good = [Request(site.url(f"/page/{number}")) for number in range(9)]
-    # With two permits all good pages may come before the bad one's first answer.
-    crawl = Crawl(server, bad, *good, limit=1, RETRY_TIMES=3)
-    await crawl.finished()
-    assert site.arrivals.count("/status/503") == 1 + 3
-    assert crawl.stat("semaphore/backoffs") == 1
 
 
 def test_the_log_says_once_who_retries(caplog: Log) -> None:
@@ -169,10 +146,8 @@ def test_the_log_says_once_who_retries(caplog: Log) -> None:
     assert "It is not retried: SEMAPHORE_BACKOFF_TIMES is 0." in said(times=0)
     assert "RETRY_ENABLED is off" in said(settings={"RETRY_ENABLED": False})
     assert "its meta has dont_retry" in said(meta={"dont_retry": True})
-    by_scrapy = said(spider={LIST: [429]})
-    assert "As the spider's handle_httpstatus_list has 429, Scrapy's retry middleware" in by_scrapy
-    by_callback = said(meta={LIST: [429]}, settings=OWN)
-    assert "As meta['handle_httpstatus_list'] has 429, your callback gets it at once" in by_callback
+    by_callback = said(spider={LIST: [429]}, settings=OWN)
+    assert "As the spider's handle_httpstatus_list has 429, your callback gets it" in by_callback
     warning = "429 is not in your RETRY_HTTP_CODES: these pages are not retried."
     assert warning in said(settings=OWN)
     assert warning not in by_callback

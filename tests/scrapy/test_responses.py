@@ -20,6 +20,7 @@ from semaphore_middleware import Permit
 from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.errors import PermitLostError
+from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.limits import Limit, parse_limits
 from semaphore_middleware.scrapy.admission import Admission, Admissions
 from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
@@ -63,12 +64,13 @@ class FakePermit:
     def refused(
         self, retry_after: float, what: str, status: int, is_metered: bool, quota_gap: float
     ) -> None:
-        assert f"answered {status} to GET /" in what
+        Feedback(None, True, False, retry_after, status, is_metered, quota_gap)  # all is allowed
+        assert " to GET /" in what
         assert "(try " in what or not what.endswith(")")
         self.told.append(("refused", retry_after))
         self.teaches = is_metered, quota_gap
 
-    def answered(self, latency: float | None, retry_after: float) -> None:
+    def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         self.told.append(("answered", latency, retry_after))
 
     def failed(self) -> None:
@@ -79,12 +81,14 @@ def permits_of(permit: FakePermit) -> PermitSet:
     return PermitSet([cast("Permit", permit)])
 
 
-def classifier(times: int = 2, check: RefusalCheck | None = None) -> ResponseClassifier:
+def classifier(
+    times: int = 2, check: RefusalCheck | None = None, codes: tuple[int, ...] = (429, 503)
+) -> ResponseClassifier:
     crawler = ready_crawler(Visits)
     crawler.crawling = True
-    codes: frozenset[int] = frozenset() if check else frozenset({429, 503})
     proxies = RefusedProxies(lambda: cast("Cache", None))
-    return ResponseClassifier(codes, check, Retries(crawler, times), proxies)
+    statuses: frozenset[int] = frozenset() if check else frozenset(codes)
+    return ResponseClassifier(statuses, check, Retries(crawler, times), proxies)
 
 
 def admission_of(request: Request) -> Admission:
@@ -179,6 +183,9 @@ async def test_what_is_ignored_is_said_once_a_host(caplog: Log) -> None:
         (503, {}, (False, 0)),
         (503, {"Retry-After": "3"}, (True, 0)),
         (429, {"RateLimit-Policy": '"a";q=10;w=5'}, (True, 0.5)),
+        # As the user lists them:
+        *((status, {}, (True, 0)) for status in (202, 302, 403, 420, 430, 509, 999)),
+        *((status, {}, (False, 0)) for status in (500, 520, 529)),
     ],
 )
 async def test_refusals_that_teach_a_pace(
@@ -187,8 +194,21 @@ async def test_refusals_that_teach_a_pace(
     permit = FakePermit()
     response = Response("http://a/", status=status, headers=headers)
     request = Request("http://a/")
-    await classifier().record_response(permits_of(permit), admission_of(request), response)
+    seen = classifier(codes=(status,))
+    await seen.record_response(permits_of(permit), admission_of(request), response)
     assert permit.teaches == teaches
+
+
+@pytest.mark.parametrize("status", [-5, 0, 1000, 10**9])
+async def test_a_status_may_be_any_number(status: int) -> None:
+    seen, permit, request = (
+        classifier(2, refusal_check(lambda _: 10**30)),
+        FakePermit(),
+        Request("http://a/"),
+    )
+    response = Response("http://a/", status=status)
+    await seen.record_response(permits_of(permit), admission_of(request), response)
+    assert permit.told == [("refused", 1e9)]
 
 
 async def test_a_robots_txt_says_only_that_the_site_is_there() -> None:
@@ -233,11 +253,12 @@ async def test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_con
     seen = classifier()
     told = await recorded(status, request, seen, answered_ago, **cast("Any", headers))
     assert (told[0][0] == "refused") == is_of_site
-    assert (retried(seen, request, status) is not None) == is_of_site
+    again = retried(seen, request, status)
+    assert again is not None
+    assert again.meta[REFUSALS_KEY] == (1 if refused_ago is None else 2)
     if not is_of_site:
         assert told == [("answered", None, 0)], "the site is there, and no more is known"
-        kept = {REFUSALS_KEY, REFUSED_AT_KEY}
-        assert kept <= request.meta.keys(), "for the copy that Scrapy's retry middleware makes"
+        assert again.meta[REFUSED_AT_KEY] == request.meta[REFUSED_AT_KEY]
 
 
 async def test_what_a_user_leaves_in_the_meta_harms_nothing() -> None:
@@ -282,39 +303,20 @@ async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter(
     assert request.meta["dont_retry"], "Scrapy's middleware must not begin anew"
 
 
-@pytest.mark.parametrize(
-    ("most", "retries"), [(math.inf, 2), (-math.inf, 0), (10**400, 2), (1, 1), (0, 0)]
-)
-async def test_the_retries_that_a_site_s_only_page_may_have(most: Any, retries: int) -> None:
-    seen = classifier(times=2)
-    request = Request("http://a/", meta={"max_retry_times": most})
-    for is_last in [False] * retries + [True]:
-        ADMISSIONS[request] = ALL.enter_fetch(request)
-        assert await recorded(503, request, seen) == [("refused", 0)], "each refusal is told"
-        again = retried(seen, request, 503)
-        ALL.leave_fetch(ADMISSIONS[request])
-        assert (again is None) == is_last
-        request = again or request
+class BadCodes:
+    """What a project may take for a list of statuses."""
+
+    def __contains__(self, code: object) -> bool:
+        raise TypeError(code)
 
 
-async def test_a_number_of_retries_that_is_none_hides_no_refusal() -> None:
-    request = Request("http://a/", meta={"max_retry_times": "soon"})
-    permit, admission = FakePermit(), ALL.enter_fetch(request)
-    with pytest.raises(TypeError):  # as in Scrapy
+async def test_a_list_of_statuses_that_is_none_hides_no_refusal() -> None:
+    request = Request("http://a/", meta={"handle_httpstatus_list": BadCodes()})
+    permit = FakePermit()
+    with pytest.raises(TypeError):
         response = Response("http://a/", status=503)
-        await classifier().record_response(permits_of(permit), admission, response)
-    ALL.leave_fetch(admission)
+        await classifier().record_response(permits_of(permit), admission_of(request), response)
     assert permit.told == [("refused", 0)]
-
-
-async def test_other_requests_of_the_site_may_be_in_the_way_of_its_only_page() -> None:
-    seen, request = classifier(times=2), Request("http://a/", meta={"max_retry_times": 0})
-    others = ALL.enter_fetch(Request("http://a/other"))
-    ADMISSIONS[request] = ALL.enter_fetch(request)
-    await recorded(503, request, seen)
-    assert retried(seen, request, 503) is not None
-    for admission in (others, ADMISSIONS[request]):
-        ALL.leave_fetch(admission)
 
 
 async def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
