@@ -63,7 +63,8 @@ def wrong_in(outbox: Outbox, is_over: bool) -> Iterator[str]:
     with faults, a call is answered before the next one is made.
     """
     scopes = outbox.leases.keys()
-    timed = {one.scope for one in outbox._timers.times if isinstance(one, ScopeLease)}
+    owners = [getattr(do, "__self__", None) for do in outbox._timers]
+    timed = {one.scope for one in owners if isinstance(one, ScopeLease)}
     if forgotten := (timed | outbox.handover._sent[1].keys()) - scopes:
         yield f"it remembers {forgotten}"
     for lease in outbox.leases.values():

@@ -11,9 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import count, islice
-from typing import TypeAlias
+from itertools import islice
 
 from semaphore_middleware.core.calls import UnpackableError
 from semaphore_middleware.core.handover import Handover
@@ -34,55 +32,6 @@ BUSY_INTERVAL_S = 1 / 250  # between two requests: if it is shorter, the node ne
 BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as some requests
 INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
-TIMERS_SLACK = 16  # the heap is rebuilt when it has this many more changed times than valid ones
-
-# What a timer may be for, beside a lease that sends later.
-BATCH = "batch"
-WINDOWS = "windows"
-RENEWAL_OF_ALL = "renewal"
-DEADLINES = "deadlines"
-
-Purpose: TypeAlias = "str | ScopeLease"
-
-
-class Timers:
-    """Times on the loop's clock, one for each purpose, as data."""
-
-    def __init__(self) -> None:
-        self.times: dict[Purpose, float] = {}
-        self._heap: list[tuple[float, int, Purpose]] = []  # of them, and of some that were changed
-        self._numbers = count()
-
-    def set_time(self, purpose: Purpose, time: float) -> None:
-        """Set the time for a purpose, in place of an earlier one."""
-        self.times[purpose] = time
-        heappush(self._heap, (time, next(self._numbers), purpose))
-        if len(self._heap) > 2 * len(self.times) + TIMERS_SLACK:
-            self._heap = [entry for entry in self._heap if self._is_valid(entry)]
-            heapify(self._heap)
-
-    def drop(self, purpose: Purpose) -> None:
-        """Forget the time for a purpose, if there is one."""
-        self.times.pop(purpose, None)
-
-    @property
-    def next_time(self) -> float:
-        """The earliest time; infinite if there is none."""
-        while self._heap and not self._is_valid(self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
-
-    def pop_due(self, now: float) -> list[Purpose]:
-        """Remove all times up to now, and return their purposes, in order."""
-        due: list[Purpose] = []
-        while self.next_time <= now:
-            _, _, purpose = heappop(self._heap)
-            del self.times[purpose]
-            due.append(purpose)
-        return due
-
-    def _is_valid(self, entry: tuple[float, int, Purpose]) -> bool:
-        return self.times.get(entry[2]) == entry[0]
 
 
 class Spacing:
@@ -130,8 +79,7 @@ class Outbox:
     (`send_later`). All send together after a gap, and to renew the leases (`send_all`). A call may
     check the server, too (`check_server`).
 
-    The outbox calls `wake` when `next_call` has something to send, and `wake_at` with the time at
-    which `on_time` is to be called, if that is earlier than any time that it has passed before.
+    The outbox calls `wake` when `next_call` has something to send.
     """
 
     def __init__(
@@ -141,7 +89,6 @@ class Outbox:
         observers: Observers,
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], object],
-        wake_at: Callable[[float], object],
     ) -> None:
         self.node = node
         self._lease_time = options.lease
@@ -149,18 +96,19 @@ class Outbox:
         self.backoff = options.backoff
         self.emit = observers.emit
         self.now = loop.time
-        self._loop = loop  # that of the permits
+        self._loop = loop  # that of the permits and timers
         self._wake = wake
-        self._wake_at = wake_at
         self.leases: dict[str, ScopeLease] = {}
         """By scope: those in which there is anything."""
+        self.emptied = asyncio.Event()
+        """Set when the last of them is forgotten."""
         self._forgotten_at = -math.inf  # when the last lease was
         self._last_lease_id = 0
         self._due: dict[ScopeLease, None] = {}
         self._leases_at_once = LEASES_AT_ONCE  # fewer after a time-out
         self._is_look_due = False
         self._in_windows: dict[ScopeLease, None] = {}  # whose `on_window_end` is to be called
-        self._timers = Timers()
+        self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}  # by what they call
         self._spacing = Spacing()
         self._is_draining = False
         self.handover = Handover()
@@ -203,8 +151,8 @@ class Outbox:
         lease = self.leases.get(scope)
         if lease is None:
             lease = self.leases[scope] = ScopeLease(scope, limit, self)
-            if RENEWAL_OF_ALL not in self._timers.times:
-                self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease_time)
+            if self._renew not in self._timers:
+                self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
         permit = Permit(scope, limit, self._loop, lease, owner, priority, on_wait)
         self._spacing.note_request(permit._asked_at)
         lease.acquire(permit)
@@ -247,8 +195,8 @@ class Outbox:
         time = self._spacing.next_time if lease.waiting else now + BATCH_DELAY_S
         if time <= now:
             self._wake()
-        elif time < self._timers.times.get(BATCH, math.inf):
-            self._set_timer(BATCH, time)
+        else:
+            self._call_by(time, self._wake)
 
     def send_at_window_end(self, lease: ScopeLease) -> None:
         """Call the lease's `on_window_end` at the next multiple of its length."""
@@ -256,7 +204,7 @@ class Outbox:
             self.send_soon(lease)
             return
         if not self._in_windows:
-            self._set_timer(WINDOWS, common_turn_end(self.now(), self.turn))
+            self._call_at(common_turn_end(self.now(), self.turn), self._end_windows)
         self._in_windows[lease] = None
 
     def send_later(self, lease: ScopeLease, seconds: float) -> None:
@@ -264,14 +212,14 @@ class Outbox:
         keeps them waiting. The latest call counts.
         """
         # promise: shorter wait
-        self._set_timer(lease, self.now() + max(0.0, seconds - TIMER_LAG_S))
+        self._call_at(self.now() + max(0.0, seconds - TIMER_LAG_S), lease.on_time)
 
     def send_by(self, lease: ScopeLease, seconds: float) -> None:
         """Send the lease's statement within `seconds`, if it still has a start to report."""
         if seconds == 0:
             self.send_now(lease)
-        elif (time := self.now() + seconds) < self._timers.times.get(lease, math.inf):
-            self._set_timer(lease, time)
+        else:
+            self._call_by(self.now() + seconds, lease.on_time)
 
     def send_all(self) -> None:
         """Send everything again: after a gap, and to keep the leases."""
@@ -294,7 +242,7 @@ class Outbox:
             del self._due[lease]
         if self._due:
             self._wake()
-        self._timers.drop(BATCH)
+        self._cancel(self._wake)
         sent = self.now()
         self._spacing.note_call(sent)
         statements: list[Statement] = []
@@ -303,8 +251,8 @@ class Outbox:
                 self.handover.note_sent(lease.scope, own)
                 statements += own
         # mutant and -> or: a timer that finds no deadline sets no other
-        if statements and DEADLINES not in self._timers.times:
-            self._set_timer(DEADLINES, sent + self.grace)  # promise: timer of deadlines
+        if statements and self._check_deadlines not in self._timers:
+            self._call_at(sent + self.grace, self._check_deadlines)  # promise: timer of deadlines
         return OutgoingCall(leases, statements, look, sent)
 
     def on_replies(self, call: OutgoingCall, replies: Iterable[Reply]) -> None:
@@ -335,32 +283,36 @@ class Outbox:
                 del self.leases[lease.scope]
                 self._forgotten_at = self.now()
                 self.handover.forget(lease.scope)  # promise: nothing sent is left
-                self._timers.drop(lease)  # promise: no timer is left
+                self._cancel(lease.on_time)  # promise: no timer is left
                 self.emit(ScopeLeft, lease.scope)
+        if not self.leases:
+            self.emptied.set()
 
     # Time ---------------------------------------------------------------------------------------
 
-    def _set_timer(self, purpose: Purpose, time: float) -> None:
-        is_next = time < self._timers.next_time
-        self._timers.set_time(purpose, time)
-        if is_next:
-            self._wake_at(time)
+    def _call_at(self, time: float, do: Callable[[], object]) -> None:
+        """Call this at a time, and no longer at the one that was named before."""
+        self._cancel(do)
+        self._timers[do] = self._loop.call_at(time, self._on_time, do)
 
-    def on_time(self) -> float:
-        """Run all due timers, and return the time of the next one; infinite if there is none."""
-        for purpose in self._timers.pop_due(self.now()):
-            if isinstance(purpose, ScopeLease):
-                if purpose.waiting or purpose.waits_to_report:
-                    self.send_now(purpose)
-            elif purpose == BATCH:
-                self._wake()
-            elif purpose == WINDOWS:
-                self._end_windows()
-            elif purpose == RENEWAL_OF_ALL:
-                self._renew()
-            else:
-                self._check_deadlines()
-        return self._timers.next_time
+    def _call_by(self, time: float, do: Callable[[], object]) -> None:
+        """Call this at a time, unless an earlier one was named before."""
+        timer = self._timers.get(do)
+        if timer is None or time < timer.when():
+            self._call_at(time, do)
+
+    def _on_time(self, do: Callable[[], object]) -> None:
+        del self._timers[do]
+        do()
+
+    def _cancel(self, do: Callable[[], object]) -> None:
+        if timer := self._timers.pop(do, None):
+            timer.cancel()
+
+    def cancel_timers(self) -> None:
+        """Call nothing any more."""
+        for do in list(self._timers):
+            self._cancel(do)
 
     def _end_windows(self) -> None:
         leases = self._in_windows
@@ -373,7 +325,7 @@ class Outbox:
             # promise: leases are renewed
             self.send_all()
             self.check_server()  # rule 2: look at each renewal
-            self._set_timer(RENEWAL_OF_ALL, self.now() + RENEWAL * self._lease_time)
+            self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
 
     def on_stall(self, seconds: float) -> None:
         """The event loop was blocked, or the process stopped. Everything is sent again: the keeper
@@ -392,4 +344,4 @@ class Outbox:
         self.forget_empty(leases)
         next_deadline = min((lease.deadline for lease in self.leases.values()), default=math.inf)
         if next_deadline < math.inf:
-            self._set_timer(DEADLINES, next_deadline)
+            self._call_at(next_deadline, self._check_deadlines)

@@ -355,6 +355,11 @@ class ScopeLease:
         if self._pool.permits:
             self._node.send_at_window_end(self)
 
+    def on_time(self) -> None:
+        """The time of `send_later` or `send_by` has come."""
+        if self._queue or self.waits_to_report:
+            self._node.send_now(self)
+
     def _keep(self, permits: int) -> None:
         self._pool.permits += permits
         self._node.send_at_window_end(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -54,14 +53,10 @@ class Session:
         """The event loop to which all of it belongs."""
         self._emit = observers.emit
         self._work = asyncio.Event()
-        self.outbox = Outbox(
-            store.node, options, observers, self.loop, self._work.set, self._wake_at
-        )
+        self.outbox = Outbox(store.node, options, observers, self.loop, self._work.set)
         """This node's leases."""
-        self._timer: asyncio.TimerHandle | None = None
         self.cache = Cache(Keys(options.prefix), self._work.set)
         """Small values shared by all nodes."""
-        self._settled = asyncio.Event()
         self._epoch = b""  # of the leases
         self._connection: Connection | None = None  # the one over which all was sent
         period = RENEWAL * options.lease
@@ -113,8 +108,8 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     while self.outbox.leases:
-                        self._settled.clear()
-                        await self._settled.wait()
+                        self.outbox.emptied.clear()
+                        await self.outbox.emptied.wait()
             if self.outbox.leases:
                 logger.warning(
                     "Could not give all permits back (%s): they are free when their leases end, in "
@@ -123,34 +118,13 @@ class Session:
                     self._lease_time,
                 )
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self.outbox.cancel_timers()
             if self._caller is not None:
                 self._caller.cancel()
             await self._subscription.close()
             if self._caller is not None:
                 await asyncio.gather(self._caller, return_exceptions=True)
             self.cache.give_up()
-
-    # Time ---------------------------------------------------------------------------------------
-
-    def _wake_at(self, time: float) -> None:
-        """Call the outbox at this time, or earlier."""
-        if self._timer is None or time < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.loop.call_at(time, self._on_time)
-
-    def _on_time(self) -> None:
-        self._timer = None
-        next_time = self.outbox.on_time()
-        if next_time < math.inf:
-            self._wake_at(next_time)
-        self._note_settled()
-
-    def _note_settled(self) -> None:
-        if not self.outbox.leases:
-            self._settled.set()
 
     # The two tasks ------------------------------------------------------------------------------
 
@@ -210,7 +184,6 @@ class Session:
             self.outbox.on_replies(call, replies)
         else:
             self.outbox.forget_empty(call.leases)
-        self._note_settled()
 
     async def _begin_epoch(self) -> None:
         """Move all leases to the joined epoch. The subscription is made anew: a proxy may have
