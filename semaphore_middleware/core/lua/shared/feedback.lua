@@ -42,9 +42,7 @@ local function apply_feedback(scope, report)
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end, 'backoff_end')
   end
-  if asked > 0 then
-    @hook(on_named_time)
-  end
+  if asked > 0 then @hook(on_named_time) end
   if report.failed > 0 then
     own.failures = own.failures + report.failed
     @hook(on_failed)

@@ -275,9 +275,7 @@ local function promote(scope)
   if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
   if scope.jobs then scope.jobs.is_paced = is_paced(scope) end
   local own = scope.own
-  if learned then
-    @hook(before_grants)
-  end
+  if learned then @hook(before_grants) end
   local own_waits = own and waiting_at(own) or 0
   local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits
