@@ -14,7 +14,7 @@ from typing import Any
 from lupa import lua51
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from semaphore_middleware.core.records import OF_KEYS
+from semaphore_middleware.core.records import OF_KEYS  # feature: unresponsive
 from semaphore_middleware.core.scripts import SYNC
 from semaphore_middleware.link import scripts
 from semaphore_middleware.link.lease import STEP
@@ -214,8 +214,7 @@ def _lua() -> Any:
     names.cjson = lua.table_from({b"decode": _decode, b"encode": _encode})
     for file in ("redis.lua", "witness.lua"):
         lua.execute((Path(__file__).parent / file).read_bytes())
-    learned = OF_KEYS["learned"].names
-    names.FAILED_AT = learned.index("failed_in_a_row") + 1  # feature: unresponsive
+    names.FAILED_AT = OF_KEYS["learned"].names.index("failed_in_a_row") + 1  # feature: unresponsive
     # As in a real server, a script with a global variable is wrong.
     lua.execute(b"KEYS, ARGV, NOTE_GRANT, PUBLISH = {}, {}, false, false")
     lua.execute(
