@@ -79,7 +79,8 @@ def blanked(code: str) -> str:
 
 def compiles(source: str) -> bool:
     """Whether the text of a file does, whatever it includes and its records name."""
-    code = re.sub(r"@include\(.*?\)", "", source)
+    code = re.sub(r"@(include|policies)\(.*?\)", "", source)
+    code = re.sub(r"@hook\(.*?\)", "_()", code)  # a statement, or part of one
     return bool(_lua()(re.sub(r"@[\w.]*\(.*?\)", "_", code)))
 
 
