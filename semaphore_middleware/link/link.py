@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.link import chance
+from semaphore_middleware.link import chance, stderr
 from semaphore_middleware.link.connection import Connection
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.link.scripts import ECHO, Call, run_scripts
@@ -161,9 +161,9 @@ class Link:
             interval = max(FIRST_LOG_INTERVAL_S, now - self._away_since)
             self._log_at = now + min(LONGEST_LOG_INTERVAL_S, interval)
             if isinstance(error, TwoServersError):
-                logger.error("%s.", error)
+                stderr.log(logger, logging.ERROR, "%s.", error)
             else:
-                logger.warning("%s. %s.", error, self._while_away())
+                stderr.log(logger, logging.WARNING, "%s. %s.", error, self._while_away())
         # The first attempt after a break is often too early, so the second one comes as soon.
         doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
         # By chance, so that not all nodes come back at once.

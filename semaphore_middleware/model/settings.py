@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
@@ -174,6 +175,9 @@ LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settin
 SPIDER = Derived("the spider's name", lambda _: "")
 SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
 MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
+CHECKED_IN = Derived(
+    "`None`; `5` in `scrapy check`", lambda _: 5.0 if "SCRAPY_CHECK" in os.environ else None
+)
 
 CREDENTIALS = "SEMAPHORE_REDIS_CREDENTIALS"
 _ROWS = (
@@ -184,7 +188,7 @@ _ROWS = (
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, partial(_seconds, least=0.1, most=LONGEST_LEASE_S)),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
-    Setting("SEMAPHORE_START_TIMEOUT", None, partial(_seconds, least=0.001)),
+    Setting("SEMAPHORE_START_TIMEOUT", CHECKED_IN, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
     Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),

@@ -14,7 +14,7 @@ from scrapy.exceptions import CloseSpider
 from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
-from semaphore_middleware.link import embedded
+from semaphore_middleware.link import embedded, stderr
 from semaphore_middleware.link.environment import default_node
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.observers.stats import SemaphoreStats
@@ -152,7 +152,7 @@ class Crawl:
             prefix = self.settings.prefix
             log_start(self.semaphore.node, server, prefix, is_embedded, limits)
         except SemaphoreError as error:
-            logger.error("%s", error)
+            stderr.log(logger, logging.ERROR, "%s", error)
             self._failed = True
             return "semaphore_error"
         except CloseSpider as stop:

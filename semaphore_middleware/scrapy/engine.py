@@ -24,6 +24,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
+from semaphore_middleware.link import stderr
 from semaphore_middleware.model.validation import LONGEST_S, not_allowed
 from semaphore_middleware.scrapy.versions import close_opened, fail_start
 
@@ -382,7 +383,7 @@ def end_crawl(error: Exception, crawler: Crawler) -> NoReturn:
     Scrapy runs the crawl in an asyncio task that nothing awaits. asyncio would log the error again
     as "never retrieved", with a traceback, so the task's error is marked as retrieved here.
     """
-    logger.error("%s", error)
+    stderr.log(logger, logging.ERROR, "%s", error)
     fail_start(crawler)
     try:
         task = asyncio.current_task()

@@ -31,7 +31,7 @@ from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
-from semaphore_middleware.link import embedded
+from semaphore_middleware.link import embedded, stderr
 from semaphore_middleware.link.keeper import KEEPER
 from semaphore_middleware.scrapy.engine import belongs_to_a_command, end_crawl
 from semaphore_middleware.scrapy.versions import START_MAY_CLOSE
@@ -52,6 +52,7 @@ from semaphore_middleware.shared_crawl.session import CrawlSession
 from semaphore_middleware.shared_crawl.settings import CrawlSettings, misspelt
 
 logger = logging.getLogger(__name__)
+log_error = partial(stderr.log, logger, logging.ERROR)
 
 
 class Scheduler(BaseScheduler):
@@ -124,7 +125,7 @@ class Scheduler(BaseScheduler):
             self.state.end.has_come = True
             if other := other_work(self.identity, error.identity):
                 self.failed = True
-                logger.error(
+                log_error(
                     "The crawl %r has ended, and differs from this one: %s. Choose another name "
                     "in CRAWL; or start it over, with -s CRAWL_RUN=new",
                     self.settings.name,
@@ -144,7 +145,7 @@ class Scheduler(BaseScheduler):
             self._log_misfit(error)
             self.engine.close_when_opened("another_crawl")
         except (ServerRefusedError, ServerUnreachableError) as error:
-            logger.error("The shared crawl: %s", error)
+            log_error("The shared crawl: %s", error)
             self.engine.close_when_opened("server_error")
         except CloseSpider as stop:
             self.engine.close_when_opened(stop.reason)
@@ -263,30 +264,30 @@ class Scheduler(BaseScheduler):
     def _log_misfit(self, error: Exception) -> None:
         self.failed = self.is_misfit = True
         if isinstance(error, (OtherVersionError, OtherRunError)):
-            logger.error("%s%s", str(error)[:1].upper(), str(error)[1:])
+            log_error("%s%s", str(error)[:1].upper(), str(error)[1:])
         elif isinstance(error, OtherCrawlError):
-            logger.error(
+            log_error(
                 "The crawl %r differs from this one: %s. Choose another name in CRAWL; or, where "
                 "both can read each other's requests, set CRAWL_VERSION to that of the crawl",
                 self.settings.name,
                 differences(self.identity, error.identity),
             )
         elif isinstance(error, OtherBudgetsError):
-            logger.error(
+            log_error(
                 "The nodes of the crawl %r have other budgets: %s. Set the same on all nodes; or "
                 "start this one when those have left, and the crawl goes on with its budgets",
                 self.settings.name,
                 differences(self.settings.budgets, error.budgets),
             )
         elif isinstance(error, WrongTypeError):
-            logger.error(
+            log_error(
                 "CRAWL_START_KEY = %r: allowed is the name of a list, a set, a sorted set or a "
                 "stream; this is of the type %s",
                 self.settings.start_key,
                 error,
             )
         else:
-            logger.error(
+            log_error(
                 "This node cannot read a request of the crawl, gives it back and ends: %s", error
             )
 

@@ -65,6 +65,13 @@ def test_settings_are_read(given: dict[str, Any], expected: dict[str, Any]) -> N
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
+def test_a_check_waits_for_a_moment_only(monkeypatch: Patch) -> None:
+    assert read().start_timeout is None
+    monkeypatch.setenv("SCRAPY_CHECK", "true")  # by `scrapy check`
+    assert read().start_timeout == 5
+    assert read(SEMAPHORE_START_TIMEOUT=60).start_timeout == 60
+
+
 @pytest.mark.parametrize(
     ("given", "limit"),
     [
