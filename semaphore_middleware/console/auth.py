@@ -20,8 +20,10 @@ class Auth:
     """
 
     def __init__(self, host: str, token: str | None) -> None:
-        if token is not None and not re.fullmatch(r"[!-~]+", token):
-            raise SettingsError("the token: allowed are letters, digits and signs, and no spaces")
+        if token is not None and not re.fullmatch(r"[!-~]{16,}", token):
+            raise SettingsError(
+                "the token: allowed are letters, digits and signs, and no spaces, at least 16"
+            )
         self._token = token
         self._names = OwnNames(host)
 

@@ -46,7 +46,12 @@ from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
 from semaphore_middleware.model.options import GivenOptions, NodeOptions
 from semaphore_middleware.model.reasons import Reason
-from semaphore_middleware.model.validation import check_priority, check_timeout, not_allowed
+from semaphore_middleware.model.validation import (
+    check_printable,
+    check_priority,
+    check_timeout,
+    not_allowed,
+)
 
 Progress: TypeAlias = Callable[[int, bool], object]
 """Takes how many of its permits a request has, and whether it must wait for the next one."""
@@ -102,6 +107,8 @@ class FairSemaphore:
         for name, value in (("url", url), ("node", node)):
             if value is not None and not isinstance(value, str):
                 raise not_allowed(value, name, "a text, or None", may_be_secret=name == "url")
+        if node is not None:
+            check_printable(node, "node")
         if url is None:
             url, url_from = url_from_environment()
         self.url = url = None if url == EMBEDDED else url

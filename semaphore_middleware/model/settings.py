@@ -25,6 +25,7 @@ from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
     check_number,
+    check_printable,
     check_truth,
     checked,
     did_you_mean,
@@ -94,6 +95,10 @@ def _text(value: Any, where: str, may_be_secret: bool = False) -> str:
     if not isinstance(value, str | int):
         raise not_allowed(value, where, "a text", may_be_secret=may_be_secret)
     return str(value)
+
+
+def _name(value: Any, where: str) -> str:
+    return check_printable(str(value) if isinstance(value, int) else value, where)
 
 
 def _scopes(value: Any, where: str) -> tuple[str | Function, ...]:
@@ -190,7 +195,7 @@ _ROWS = (
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_START_TIMEOUT", CHECKED_IN, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
-    Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
+    Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _name, EMPTY),
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds),
     Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _unreachable, EMPTY),

@@ -8,6 +8,7 @@ in its own type, or raises `SettingsError` with the value, its place and the all
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, partial
@@ -19,6 +20,7 @@ from semaphore_middleware.errors import SettingsError
 T = TypeVar("T")
 
 SHOWN_CHARS = 2000
+PREFIXES = "a text of printable characters, not empty, without '{' and '}'"
 LONGEST_S = 1e9
 """The longest time allowed anywhere, in seconds: Redis counts milliseconds in 64 bits."""
 UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -118,9 +120,16 @@ def check_choice(value: Any, where: str, choices: Collection[str], *, allowed: s
 
 def check_prefix(prefix: Any, where: str) -> str:
     """The first part of every key: braces would move a scope's keys to different slots."""
-    if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
-        raise not_allowed(prefix, where, "a text, not empty, without '{' and '}'")
-    return prefix
+    if not isinstance(prefix, str) or not prefix or re.search("[{}]", prefix):
+        raise not_allowed(prefix, where, PREFIXES)
+    return check_printable(prefix, where, PREFIXES)
+
+
+def check_printable(text: Any, where: str, allowed: str = "a text of printable characters") -> str:
+    """A name for keys and logs: a line break would forge a line."""
+    if not isinstance(text, str) or not text.isprintable():
+        raise not_allowed(text, where, allowed)
+    return text
 
 
 def not_allowed(

@@ -171,7 +171,13 @@ class HistoryWriter(Observer):
             calls = []
             for origin, packed in files:
                 key = self._keys.of_files(normal_host(host_within(origin) or origin))
-                calls.append(Call(NOTE_ROBOTSTXT, [key], [encoded(origin), packed, self._kept]))
+                calls.append(
+                    Call(
+                        NOTE_ROBOTSTXT,
+                        [self._keys.sites, key],
+                        [encoded(origin), packed, self._kept],
+                    )
+                )
             try:
                 await self._run(connection, calls)
             except ServerRefusedError as error:

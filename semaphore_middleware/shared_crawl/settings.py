@@ -19,6 +19,7 @@ from semaphore_middleware.model.validation import (
     check_number,
     check_period,
     check_prefix,
+    check_printable,
     check_truth,
     did_you_mean,
     not_allowed,
@@ -40,9 +41,7 @@ _truth = partial(check_truth, text=True)
 
 
 def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise not_allowed(value, where, "a text")
-    return value
+    return check_printable(value, where)
 
 
 def _wait(value: Any, where: str) -> bool | float:

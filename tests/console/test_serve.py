@@ -50,7 +50,7 @@ def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
     server: RedisServer, tmp_path: Path, example: int, how: signal.Signals
 ) -> None:
     line, said = EXAMPLES[example]
-    words = shlex.split(line.replace("$(openssl rand -hex 16)", "secret"))
+    words = shlex.split(line.replace("$(openssl rand -hex 16)", 16 * "ab"))
     begin = words.index("scrapy")
     assert words[begin : begin + 3] == ["scrapy", "semaphore", "serve"]
     environment = dict(word.split("=") for word in words[:begin])
@@ -82,7 +82,13 @@ def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--token", "a b"), "the token: allowed are letters, digits and signs, and no spaces"),
+        *(
+            (
+                ("--token", token),
+                "the token: allowed are letters, digits and signs, and no spaces, at",
+            )
+            for token in ("a token with spaces", "15-characters-1")
+        ),
         (("--port", "65536"), "--port 65536: allowed is an integer from 0 to 65535"),
         (("--host", "203.0.113.1", "--port", "0"), "cannot listen on 203.0.113.1, port 0: "),
         (("--host", "a..example", "--port", "0"), "cannot listen on a..example, port 0: "),

@@ -36,8 +36,20 @@ async def test_each_file_is_kept_once(server: RedisServer) -> None:
         (SITE, 200, "", "Disallow: /x"),
     ]
     assert files[0].at < files[1].at < files[2].at <= files[0].last == files[2].last
+
+
+async def test_the_files_of_a_host_are_kept_as_long_as_its_history(server: RedisServer) -> None:
+    key = KEYS.of_files("example.com")
+    file = RobotsTxtObeyed(SITE, 200, "", b"Disallow: /x")
     with server.client() as client:
-        assert 0 < client.pttl(KEYS.of_files("example.com")) <= 2000 * DAY_S
+        await note(server, file)
+        assert 0 < client.ttl(key) <= DAY_S, "it has no history yet"
+        node = FairSemaphore(server.url, lease=ENDLESS_S, history=DAY_S)
+        async with node, node.permit("example.com", 1):
+            pass
+        assert DAY_S < client.ttl(key) <= 2 * DAY_S
+        await note(server, file)
+        assert DAY_S < client.ttl(key) <= 2 * DAY_S
 
 
 async def test_a_large_file_is_not_kept(server: RedisServer) -> None:

@@ -160,7 +160,8 @@ def test_the_embedded_server_can_be_chosen(monkeypatch: Patch, caplog: Log) -> N
             ["hosts", ["ip"], 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],
             "a list of any of 'host', 'domain', 'proxy', 'all', and of functions",
         ),
-        ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text, not empty, without '{' and '}'"),
+        ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}", "a\0"], "not empty, without '{' and '}'"),
+        ("SEMAPHORE_NODE", ["a\n2026 ERROR: forged", "\0", 1.5], "a text of printable characters"),
         (
             "SEMAPHORE_BACKOFF_CODES",
             ["x", "[4", [99], [1000], [None], 7.5],

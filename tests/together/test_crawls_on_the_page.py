@@ -37,12 +37,13 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
     server: RedisServer, tmp_path: Path
 ) -> None:
     client = CrawlClient(CrawlSettings(server.url, "books", "node", prefix="mine"))
-    prefix, token = ("-s", "CRAWL_PREFIX=mine"), ("--token", "other")
+    secret, other = "the-token-of-the-environment", "the-token-of-the-option"
+    prefix, token = ("-s", "CRAWL_PREFIX=mine"), ("--token", other)
     try:
         result_of(client.join())
-        for more, given, refused in ((token, "other", "secret"), ((), "secret", "other")):
+        for more, given, refused in ((token, other, secret), ((), secret, other)):
             arguments = (*SERVE, *prefix, *more)
-            with listening(server, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
+            with listening(server, tmp_path, *arguments, SEMAPHORE_TOKEN=secret) as (_, address):
                 told = state(address)
                 assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
                 assert (told["server"], told["can_change"]) == (server.url, True)

@@ -30,6 +30,11 @@ local function hour_key(at, scope)
   return string.format('%s:%d:%s', SITES, at / HOUR, scope)
 end
 
+-- The hash of the robots.txt files of a host.
+local function files_key(host)
+  return SITES .. ':robotstxt:' .. host
+end
+
 -- Adds a node's starts in each second to those of other nodes. Returns all, and the most in a second.
 local function add_seconds(known, said)
   local sums, others, most = { struct.unpack(IN_SECONDS, said) }, { struct.unpack(IN_SECONDS, known) }, 0
@@ -95,7 +100,7 @@ local function drop_sites()
     for at = last - DAY, last + HOUR, HOUR do
       table.insert(hours, hour_key(at, scope))
     end
-    redis.call('DEL', unpack(hours))
+    redis.call('DEL', files_key(scope), unpack(hours))
     redis.call('ZREM', SITES, scope)
   end
 end
@@ -116,6 +121,7 @@ for i = FIRST_KEY, #KEYS do
   local scope, text = ARGV[FIRST_ARG + at], ARGV[FIRST_ARG + at + 1]
   noted[at + 1], noted[at + 2] = WALL, scope
   seconds[at + 1], seconds[at + 2] = scope, add_minute(KEYS[i], scope, text)
+  redis.call('PEXPIRE', files_key(scope), HISTORY + DAY)
   for place = MINUTE_BYTES + 121, #text, PAUSE_BYTES do
     add_pause(scope, struct.unpack('>d', string.sub(text, place)), string.sub(text, place + 8))
   end

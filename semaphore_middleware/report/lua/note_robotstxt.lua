@@ -1,12 +1,13 @@
 -- Notes in the history a robots.txt that a node has begun to obey.
--- KEYS: history:robotstxt:<host>, a hash. Each file that differs from its predecessor is under
--- '<time> <origin>': when it was first noted, and from where. 'name <origin>' is the field of the newest,
--- 'last <origin>' when a node last began to obey it.
+-- KEYS: history, the sorted set of sites; history:robotstxt:<host>, a hash. Each file that differs from its
+--       predecessor is under '<time> <origin>': when it was first noted, and from where. 'name <origin>' is
+--       the field of the newest, 'last <origin>' when a node last began to obey it.
 -- ARGV: the origin; the file, packed; for how long the history is kept (ms).
 
 @include(semaphore_middleware.link:shared/wall)
 
-local FILES, ORIGIN, FILE, HISTORY = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local SITES, FILES, ORIGIN, FILE, HISTORY = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local HOST = string.sub(FILES, #SITES + #':robotstxt:' + 1)
 local MOST_FIELDS = 500
 
 if redis.call('HLEN', FILES) >= MOST_FIELDS then return 0 end
@@ -16,5 +17,7 @@ if not newest or redis.call('HGET', FILES, newest) ~= FILE then
   redis.call('HSET', FILES, newest, FILE, 'name ' .. ORIGIN, newest)
 end
 redis.call('HSET', FILES, 'last ' .. ORIGIN, WALL)
-redis.call('PEXPIRE', FILES, HISTORY + DAY)
+-- Longer only with its site, of which there are not too many. As ZSCORE, for which nodes would need a right.
+local is_site = redis.call('ZADD', SITES, 'XX', 'INCR', 0, HOST)
+redis.call('PEXPIRE', FILES, is_site and HISTORY + DAY or DAY)
 return 1
