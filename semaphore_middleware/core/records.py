@@ -197,20 +197,6 @@ OF_KEYS = {
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
             "answered": NUMBER,  # when the youngest request began that was answered well; 0: none
-            # Of sites that meter starts (see `gap.lua`):
-            "gap": NUMBER,  # between starts; 0: none
-            "held_gap": NUMBER,  # the one before the last step, which is remembered
-            "quota_gap": NUMBER,  # the widest, by a quota that the site has named; 0: none
-            "steps": NUMBER,  # by which it has been narrowed since the last refusal
-            "clean": NUMBER,  # good answers since the last step
-            "calm_until": NUMBER,  # no step before
-            "next_by_gap": NUMBER,  # no start before
-            "refused_at": NUMBER,  # when the last incident began; 0: there was none
-            "is_refused": NUMBER,  # 1 until the pause after it is over
-            "span_since": NUMBER,  # when the first incident of the span began; 0: there is none
-            "span_rest": NUMBER,  # time of the pauses in it that does not count
-            "span_started": NUMBER,  # `started` of the scope at its beginning
-            "span_refused": NUMBER,  # refusals in it
             # Of adaptive limits:
             "working": NUMBER,  # the working limit, not rounded; 0: none yet
             "base": NUMBER,  # the site's usual latency, as the logarithm of milliseconds; 0: none

@@ -110,6 +110,11 @@ class Finding:
         """Why a refused request is not retried; empty: it may be."""
         return ""
 
+    @property
+    def lesson(self) -> str:
+        """How the site is used since then, in a word or two, such as `5/s`; empty: as ever."""
+        return ""
+
     def failure(self, scope: str) -> HostDownError:
         """The error of a request that fails at once."""
         return self.error(
@@ -160,8 +165,6 @@ class Inspection:
     """The operator of the rule on the server; None: the nodes' settings hold."""
     started: Wire[int] = 0
     """Requests with a permit granted since the scope was last idle."""
-    learned_gap: Wire[float] = 0.0
-    """Seconds between starts that the site's refusals have taught; 0: none."""
     reason: Wire[Reason | None] = None
     """The reason why nothing may start now; None: something may, or the scope is idle."""
     wait: Wire[float | None] = None
@@ -205,6 +208,11 @@ class Inspection:
         """The reason in words, with its remaining time; empty: something may start."""
         texts = [self.reason.text(self.wait)] if self.reason else []
         return " ".join([*texts, *(f"{each.why}." for each in self.findings if each.why)])
+
+    @property
+    def learned(self) -> str:
+        """What the site's answers have taught, in a word or two; empty: nothing."""
+        return ", ".join(each.lesson for each in self.findings if each.lesson)
 
     @property
     def of_policies(self) -> Mapping[str, Any]:

@@ -42,6 +42,5 @@ REASONS = (
     Reason("adaptive", "no_room", "All permits that the adaptive limit allows for now are held."),
     Reason("delay", "not_yet", "A delay spaces the starts."),
     Reason("rate", "not_yet", "A rate limits the starts."),
-    Reason("learned", "not_yet", "A pace learned from the site's refusals spaces the starts."),
 )
 BY_NAME = {reason.name: reason for reason in REASONS}

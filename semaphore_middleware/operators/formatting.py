@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from semaphore_middleware.link.text import digits, time_of
+from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import PARTS, limit_word
@@ -56,13 +56,6 @@ def rate_word(rate: str | None, burst: int | None) -> str:
     """60/m; 60/m (10) where up to ten may start at once; none where an operator has lifted it."""
     more = f" ({burst})" if burst is not None and burst > 1 else ""
     return (NOTHING if rate is None else rate) + more
-
-
-def pace_word(gap: float) -> str:
-    """5/s, 12.5/m: how many start, so many seconds apart; - for 0."""
-    if not gap:
-        return NOTHING
-    return f"{digits(1 / gap)}/s" if gap < 2 else f"{digits(60 / gap)}/m"
 
 
 def rule_words(rule: Rule | None) -> str:

@@ -211,7 +211,7 @@ class Snapshot:
                 for part in FURTHER
             },
             "next_start": row.next_start or None,
-            "learned_gap": row.learned_gap or None,
+            "learned": row.learned or None,
             "backoff_left": row.backoff_left or None,
             "backoff_last": row.backoff_last or None,
             **row.of_policies,

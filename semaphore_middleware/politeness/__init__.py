@@ -5,11 +5,13 @@ from __future__ import annotations
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import REASONS
 from semaphore_middleware.politeness.blocked import BLOCKED  # feature: blocked
+from semaphore_middleware.politeness.learned_interval import INTERVAL  # feature: learned_interval
 from semaphore_middleware.politeness.policy import Policy
 from semaphore_middleware.politeness.unresponsive import UNRESPONSIVE  # feature: unresponsive
 
 POLICIES: tuple[Policy, ...] = (
     BLOCKED,  # feature: blocked
+    INTERVAL,  # feature: learned_interval
     UNRESPONSIVE,  # feature: unresponsive
 )
 

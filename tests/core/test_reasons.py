@@ -11,7 +11,6 @@ from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
 from semaphore_middleware.politeness import ALL_REASONS
-from tests.core.test_gap import meter, taught
 from tests.core.test_refusals import asked_for, one_more
 from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.paths import REPOSITORY
@@ -62,18 +61,12 @@ async def rate(caller: Caller, _: Outside) -> Limit:
     return PACED["rate"]
 
 
-async def learned(caller: Caller, outside: Outside) -> Limit:
-    await meter(caller, outside)
-    await taught(caller)
-    return LIMIT
-
-
 CASES: list[Case] = [
     *(recovery, paused, backoff),
     *(full, adaptive),
-    *(delay, rate, learned),
+    *(delay, rate),
 ]
-TIMED = ("recovery", "backoff", "delay", "rate", "learned")
+TIMED = ("recovery", "backoff", "delay", "rate")
 
 
 def test_each_reason_has_a_case_here() -> None:

@@ -35,10 +35,6 @@ def test_what_was_set_is_shown_as_it_was_set_and_one_is_not_many() -> None:
     ]
     rates = [("60/m", 1), ("60/m", 10), ("none", None), (None, None)]
     assert [formatting.rate_word(*rate) for rate in rates] == ["60/m", "60/m (10)", "none", "-"]
-    gaps = (0.0, 0.005, 0.0083, 0.2, 1.9, 4.8, 600.0)
-    assert [formatting.pace_word(gap) for gap in gaps] == [
-        *("-", "200/s", "120/s", "5/s", "0.526/s", "12.5/m", "0.1/m")
-    ]
     assert [formatting.count(n, "permit") for n in (0, 1, 2000)] == [
         "0 permits",
         "1 permit",

@@ -6,6 +6,7 @@ import pytest
 
 from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit, LimitDict
+from semaphore_middleware.politeness.learned_interval import IntervalFinding
 from tests.core.test_refusals import (
     BUSY,
     GOOD,
@@ -29,16 +30,21 @@ async def meter(caller: Caller, outside: Outside, refused: Feedback = REFUSED) -
     for _ in range(ANSWERED // 3):
         await one_more(caller, outside, GOOD, GOOD, GOOD)
     await one_more(caller, outside, refused, refused)
-    since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
+    since = float(outside.look("s")[0].learned["incident_at"]) - 1000 * SPAN_S
     outside.edit("s", "learned", span_since=since, span_rest=0)
     outside.end_backoff()
+
+
+async def learned_gap(caller: Caller, scope: str = "s") -> float:
+    """As an operator sees it; 0: none."""
+    return (await caller.inspect(scope)).learned_gap or 0.0
 
 
 async def taught(caller: Caller) -> float:
     """The gap, after one more start."""
     await caller.take("s", limit=LIMIT)
     await caller.say("s", LIMIT, started=caller.book("s").asked)
-    return (await caller.inspect("s")).learned_gap
+    return await learned_gap(caller)
 
 
 async def test_it_is_the_mean_gap_of_the_answered_starts(
@@ -52,6 +58,11 @@ async def test_it_is_the_mean_gap_of_the_answered_starts(
     assert reply.reason is not None
     assert reply.reason.name == "learned"
     assert reply.retry_in == pytest.approx(GAP_S, abs=1.0)
+    seen = await b.inspect("s")
+    assert (seen.state, seen.reason) == ("learned", reply.reason)
+    assert seen.wait == pytest.approx(GAP_S, abs=1.0)
+    assert seen.next_start == pytest.approx(GAP_S, abs=1.0)
+    assert seen.why.startswith(reply.reason.sentence)
     assert (await b.take("other", limit=LIMIT)).granted == 1
 
 
@@ -85,14 +96,14 @@ async def test_a_quota_that_the_site_names_is_where_it_begins_and_its_most(
 ) -> None:
     a = await Caller.join(server, "a")
     await one_more(a, outside, Feedback(latency=0.1, quota_gap=0.5))
-    assert (await a.inspect("s")).learned_gap == 0, "it has refused nothing"
+    assert await learned_gap(a) == 0, "it has refused nothing"
     await one_more(a, outside, Feedback(refused=True, quota_gap=0.5))
-    assert (await a.inspect("s")).learned_gap == 0.5
+    assert await learned_gap(a) == 0.5
     endless = FeedbackSummary.of([(Feedback(refused=True, quota_gap=math.inf), 0.0)])
     await a.take("other", limit=LIMIT)
     assert (await a.give_back("other", limit=LIMIT, feedback=endless)).status == "ok"
-    assert (await a.inspect("other")).learned_gap == Backoff().most
-    since = float(outside.look("s")[0].learned["refused_at"]) - 1000 * SPAN_S
+    assert await learned_gap(a, "other") == Backoff().most
+    since = float(outside.look("s")[0].learned["incident_at"]) - 1000 * SPAN_S
     outside.edit("s", "learned", span_since=since, span_started=-ANSWERED, span_refused=2)
     outside.end_backoff()
     assert await taught(a) == 0.5
@@ -108,7 +119,7 @@ async def test_good_answers_narrow_it_until_it_is_gone(
         await a.take("s", limit=LIMIT)  # waits, though there is room
         outside.edit("s", "learned", clean=9, calm_until=0, next_by_gap=0)
         await report(a, GOOD)
-        gaps.append((await a.inspect("s")).learned_gap)
+        gaps.append(await learned_gap(a))
     assert gaps[:3] == pytest.approx([GAP_S, 0.92 * GAP_S, 0.92**3 * GAP_S], rel=0.01)
     assert len(gaps) < 20
 
@@ -121,7 +132,7 @@ async def test_an_operator_lets_it_be_forgotten(
     await meter(a, outside)
     assert await taught(a) > 0
     await getattr(a.admin, end)("s")
-    assert (await a.inspect("s")).learned_gap == 0
+    assert await learned_gap(a) == 0
 
 
 async def test_the_next_crawl_begins_with_it(server: RedisServer, outside: Outside) -> None:
@@ -149,3 +160,10 @@ async def test_a_gap_answers_a_refusal_in_place_of_an_adaptive_limit(
     outside.edit("s", "learned", working=8, next_by_gap=0, calm_until=0)
     await one_more(a, outside, REFUSED)
     assert float(outside.look("s")[0].learned["working"]) == 8
+
+
+def test_tables_show_how_many_start_in_what_time() -> None:
+    gaps = (None, 0.005, 0.0083, 0.2, 1.9, 4.8, 600.0)
+    assert [IntervalFinding(gap).lesson for gap in gaps] == [
+        *("", "200/s", "120/s", "5/s", "0.526/s", "12.5/m", "0.1/m")
+    ]

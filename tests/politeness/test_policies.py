@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from semaphore_middleware.core.protocol import VERSION
+from semaphore_middleware.core.protocol import RECORDS, VERSION
 from semaphore_middleware.core.scripts import WORDS
 from semaphore_middleware.link.scripts import assembled_file
 from semaphore_middleware.politeness import POLICIES
@@ -36,9 +36,11 @@ def names_of(policy: Policy) -> set[str]:
 def test_a_policy_is_named_in_its_own_files_only(policy: Policy) -> None:
     own = f"politeness/lua/{policy.name}.lua"
     assert own in OUTSIDE
+    names = names_of(policy) - RECORDS.keys()
     # A name of one word may be an ordinary word: then it counts as a field or as a text.
-    words = [rf"(\.|@\w+\(|['\"]){name}\b" for name in names_of(policy)]
-    words += [rf"\b{name}\b" for name in names_of(policy) if "_" in name]
+    words = [rf"(\.|['\"]){name}\b" for name in names]
+    words += [rf"\b{name}\b" for name in names if "_" in name]
+    words += [rf"@reason\({reason.name}\)" for reason in policy.reasons]
     words += [rf"politeness[.:/]{policy.name}\b", rf"['\"]{policy.name}['\"]"]
     named = re.compile("|".join(words))
     found = {file: hits[0] for file, text in OUTSIDE.items() if (hits := named.search(text))}
@@ -64,7 +66,7 @@ def test_of_several_rooms_the_smallest_counts(
         return WORDS(what, name)
 
     script = f"""
-        local rooms = {{ {rooms} }}
+        local DAY, rooms = 0, {{ {rooms} }}
         local function one() return rooms[1], 7 end
         local function other() return rooms[2], 8 end
         {assembled_file("semaphore_middleware.core", "shared/policies", words)}

@@ -181,8 +181,8 @@ function showDetails(details) {
   const shares = jobs.map((one) => `${one.job || "no job"} ${number(one.held)} held, ${number(one.waiting)} waiting`);
   write(opened.tr.querySelector(".jobs"), jobs.length ? `Shared by jobs: ${shares.join("; ")}` : "");
   const last = details?.backoff_last ? `The last backoff lasted ${seconds(details.backoff_last)}.` : "";
-  const gap = details?.learned_gap ? `Learned from its refusals: a gap of ${seconds(details.learned_gap)} between starts.` : "";
-  write(opened.tr.querySelector(".why"), isHere ? [details.why, last, gap].filter(Boolean).join(" ") : "");
+  const learned = details?.learned ? `Learned from its answers: ${details.learned}.` : "";
+  write(opened.tr.querySelector(".why"), isHere ? [details.why, last, learned].filter(Boolean).join(" ") : "");
   if (isHere) showHour(details.history);
   const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";
   const shown = nodes.map((node) => ({

@@ -1,5 +1,5 @@
--- Forgets of a site its backoff, its gap, and what policies have found; or all that its answers have taught,
--- and the limits of nodes that have no open account any more.
+-- Forgets of a site its backoff, and what policies have found; or all that its answers have taught, and the
+-- limits of nodes that have no open account any more.
 -- KEYS: epoch, rules, index, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
 @include(semaphore_middleware.core:shared/scopes)
@@ -16,6 +16,5 @@ if ARGV[3] == 'all' then
 elseif learned then
   learned.backoff_end, learned.backoff = 0, 0
   @hook(forget)
-  forget_gap(learned)
   redis.call('HSET', KEYS[4], 'learned', pack_learned(learned))
 end

@@ -65,14 +65,15 @@ local function reply_of(key, queue)
   apply_limit(scope)
   local force, learned = scope.force, scope.learned or NOTHING
   local limit, limit_max = force.limit, force.concurrency
-  local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope), earliest_by_gap(scope)))
+  local earliest = math.max(earliest_by_delay(scope), earliest_by_rate(scope))
+  earliest = math.max(earliest, (select(2, @hook(pace))))
+  local next_start = left(earliest)
   local backoff_left = left(pause_end(learned))
   local backoff_last = learned.backoff / 1000
   local paused, started = force.paused and 1 or 0, scope.started
-  local learned_gap = gap_of(scope) / 1000
   local reason, wait = held_back_by(scope)
   local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))
-    .. pack_findings(learned)
+    .. pack_findings(scope)
   return { numbers, force.by or '', rows_of(scope) }
 end
 

@@ -33,7 +33,7 @@ local function begin_backoff(ends)
       pause = math.min(report.most, math.max(report.start, 2 * learned.backoff)) -- promise: a backoff ends
       learned.backoff = pause
     end
-    if report.metered == 0 or learned.gap == 0 then shrink(AFTER_REFUSAL) end
+    if not is_answered then shrink(AFTER_REFUSAL) end
   end
   hold_back(pause, is_new, ends)
 end

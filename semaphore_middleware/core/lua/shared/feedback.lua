@@ -20,6 +20,7 @@ end
 local function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
   local own = scope.own
+  local is_answered = false -- refusals, by a policy: then the limit stays as it is
   scope.learned, scope.has_learned = learned, true
   local asked = math.min(report.retry_after, report.most) -- a pause, by the site; 0: it names no time
 
@@ -30,12 +31,14 @@ local function apply_feedback(scope, report)
   if report.good + report.errors + report.refused > 0 then own.failures = 0 end
   @hook(on_feedback)
   if report.good > 0 then
-    @hook(on_good)
     recover()
     hear_latency()
-    if learned.gap > 0 and report.metered == 0 then hear_clean(scope, learned, report.good) end
+    @hook(on_good)
   end
-  if report.metered > 0 then hear_metered(learned, report, is_new_incident()) end
+  if report.metered > 0 then
+    local is_new = is_new_incident()
+    is_answered = @hook(on_metered) or is_answered
+  end
   if report.refused > 0 then
     begin_backoff('backoff_end')
     @hook(on_refused)

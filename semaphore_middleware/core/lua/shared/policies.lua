@@ -5,19 +5,26 @@
 --     forget(learned)                        an operator ends what it has found
 --     on_feedback(learned, scope, report)    a node reports how the site answered,
 --     on_good(learned, scope, report)          among it good answers,
+--     on_metered(learned, report, is_new)      refusals of one request too many, with which an incident may
+--                                              begin: returns whether the policy has an answer to them,
 --     on_refused(learned, scope, report)       refusals,
 --     on_named_time(learned, scope, report)    a time until which the site wants no requests,
 --     on_failed(learned, scope, report, begin_backoff)    requests without response
+--     on_started(learned, scope, begun_at)   requests have begun, the last of them then
 --     pause_end(learned, is_first_try)       when a pause of its own ends; for a node's first try it may have
+--     pace(scope)                            the time between starts (ms; 0: any), when the next may be, and
+--                                            the reason
 --     shut_by(learned)                       the reason, if requests fail at once
 --     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: no matter
---     before_grants(learned, scope, grantable, grant)
+--     before_grants(learned, scope, grantable, grant)    in each call
 --     wants_feedback(learned)                whether nodes should report ordinary answers, too
---     find(learned, found)                   puts its numbers into the record `findings`
---     on_idle(learned)                       makes times relative to NOW; how long what it keeps is kept (ms)
+--     find(scope, found)                     puts its numbers into the record `findings`
+--     on_idle(learned, scope)                makes times relative to NOW; how long what it keeps is kept (ms)
 --     on_wake(learned, start)                makes them relative to the clock: they were to `start`
+--     remember(learned, before)              takes what is left of it after MEMORY
 
 local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
+local REMEMBERED = 7 * DAY -- and how long what the next crawl begins with
 
 -- Notifies the nodes that wait, except the caller, of what a policy has found: its name, and the numbers of
 -- its finding. `is_for(node)`: whether it is meant for that one; nil: for all.
@@ -49,7 +56,8 @@ local function least_room(learned, most, reason, is_first_try)
 end
 
 -- The record `findings` of all policies, packed.
-local function pack_findings(learned)
+local function pack_findings(scope)
+  local learned = scope.learned
   if not learned then return struct.pack('@format(findings)', @zeros(findings)) end
   local found = { @zero(findings) }
   @hook(find)

@@ -14,7 +14,6 @@ end
 @include(shared/policies)
 @include(shared/scope)
 @include(shared/limit)
-@include(shared/gap)
 
 -- A place in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
 -- of 1,000 a second). Nodes that hold 8,191 or more are served in turn.
@@ -96,7 +95,9 @@ local function close_ended_accounts(scope)
 end
 
 local function is_paced(scope)
-  return scope.force.delay > 0 or scope.force.interval > 0 or gap_of(scope) > 0
+  local interval = math.max(scope.force.delay, scope.force.interval)
+  interval = math.max(interval, (@hook(pace)))
+  return interval > 0
 end
 
 -- When the next start may be, by the delay that is in force now.
@@ -110,12 +111,6 @@ local function earliest_by_rate(scope)
   local force = scope.force
   local arrival = math.min(scope.next_at_rate, NOW + force.burst * force.interval)
   return arrival - (force.burst - 1) * force.interval
-end
-
--- When the next start may be, by the learned gap.
-local function earliest_by_gap(scope)
-  local gap = gap_of(scope)
-  return gap > 0 and math.min(scope.learned.next_by_gap, NOW + gap) or -math.huge
 end
 
 -- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
@@ -142,27 +137,34 @@ local function room(scope, is_first_try)
   return most, reason
 end
 
--- How many starts are due at one pace, or how long none is (ms; infinite: that depends on pending starts).
--- Granted starts that have not begun count as if they began now: whenever they do, the pace is kept.
-local function due_at(scope, earliest, interval, burst)
-  if interval == 0 then return math.huge, 0 end
+-- How many starts are due at one pace, or how long none is (ms; infinite: that depends on pending starts),
+-- and its reason. Granted starts that have not begun count as if they began now: whenever they do, the
+-- pace is kept.
+local function due_at(scope, interval, earliest, reason, burst)
+  if interval == 0 then return math.huge, 0, reason end
+  burst = burst or 1
   local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
   local starts = free - scope.pending -- rule 22: pending starts
   if starts > 0 then
-    return starts, 0 -- mutant 0 -> 1: of delay and rate the longer wait counts; this is a millisecond
+    return starts, 0, reason -- mutant 0 -> 1: the longer wait counts
   end
-  return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
+  return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge, reason
 end
 
--- How many starts are due, or how long none is, and which of delay, rate and learned gap says so.
+-- What is due at two paces.
+local function slower(starts, left, reason, its_starts, its_left, its_reason)
+  if its_left > left then left, reason = its_left, its_reason end
+  return math.min(starts, its_starts), left, reason
+end
+
+-- How many starts are due, or how long none is, and which pace says so: the delay, the rate or a policy's.
 local function due(scope)
   local force = scope.force
-  local by_delay, delay_left = due_at(scope, earliest_by_delay(scope), force.delay, 1)
-  local by_rate, rate_left = due_at(scope, earliest_by_rate(scope), force.interval, force.burst)
-  local by_gap, gap_left = due_at(scope, earliest_by_gap(scope), gap_of(scope), 1)
-  local starts, left = math.min(by_delay, by_rate, by_gap), math.max(delay_left, rate_left, gap_left)
-  if left == delay_left then return starts, left, @reason(delay) end
-  return starts, left, left == rate_left and @reason(rate) or @reason(learned)
+  local starts, left, paced_by = due_at(scope, force.delay, earliest_by_delay(scope), @reason(delay))
+  starts, left, paced_by = slower(starts, left, paced_by,
+    due_at(scope, force.interval, earliest_by_rate(scope), @reason(rate), force.burst))
+  starts, left, paced_by = slower(starts, left, paced_by, due_at(scope, @hook(pace)))
+  return starts, left, paced_by
 end
 
 -- Counts the starts that have begun since the last call, or may have. A node may report one late, with its
@@ -175,11 +177,7 @@ local function count_begun(scope)
   -- promise: rate
   scope.next_at_rate = math.max(scope.next_at_rate, begun_at) + scope.begun * scope.force.interval
   local learned = scope.learned
-  if learned and learned.gap > 0 then
-    -- rule 29: starts
-    learned.next_by_gap = math.max(earliest_by_gap(scope), begun_at) + scope.begun * learned.gap
-    scope.has_learned = true
-  end
+  if learned then @hook(on_started) end
 end
 
 -- Permits that may be granted now; if zero, also the reason, and for how long it holds (ms) if that depends
@@ -272,10 +270,9 @@ local function promote(scope)
   if NOW >= scope.due and not has_looked_enough() then close_ended_accounts(scope) end
   count_begun(scope)
   local learned = scope.learned
-  if learned and learned.is_refused == 1 and NOW >= learned.backoff_end then judge_span(scope) end
-  if scope.jobs then scope.jobs.is_paced = is_paced(scope) end
   local own = scope.own
   if learned then @hook(before_grants) end
+  if scope.jobs then scope.jobs.is_paced = is_paced(scope) end
   local own_waits = own and waiting_at(own) or 0
   local free, reason, wait = grantable(scope)
   if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits

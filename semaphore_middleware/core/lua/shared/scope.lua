@@ -1,7 +1,5 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: how a scope is read and written back.
 
-local REMEMBERED = 7 * DAY -- how long is kept an idle site's gap, and its last working limit
-
 local function wake(scope)
   local start = scope.idle_since - QUIET
   -- promise: delay of an idle site
@@ -12,12 +10,11 @@ local function wake(scope)
     @hook(on_wake)
     scope.has_learned = true
     if NOW > math.max(start, pause_end(learned)) + MEMORY then
-      scope.learned = nothing_learned()
-      scope.learned.gap, scope.learned.held_gap = learned.held_gap, learned.held_gap
-      scope.learned.held_limit = learned.held_limit
-    elseif learned.refused_at > 0 then -- idle time is not of a span
-      learned.refused_at = learned.refused_at + NOW - start
-      if learned.span_since > 0 then learned.span_since = learned.span_since + NOW - start end
+      local before = learned
+      learned = nothing_learned()
+      scope.learned = learned
+      learned.held_limit = before.held_limit
+      @hook(remember)
     end
   end
   scope.concurrency, scope.idle_since = 0, 0
@@ -66,8 +63,7 @@ local function write_idle(scope)
       or (learned.answered > 0 and NOW < learned.answered + MEMORY)
     local lesson = is_known and MEMORY or 0 -- how long it is kept
     if learned.backoff_end > 0 then lesson = learned.backoff_end + HOUR end
-    if learned.gap + learned.held_limit > 0 then lesson = math.max(lesson, REMEMBERED) end
-    learned.span_started = learned.span_started - scope.started
+    if learned.held_limit > 0 then lesson = math.max(lesson, REMEMBERED) end
     lesson = math.max(lesson, @hook(on_idle))
     if lesson > 0 then
       kept = math.max(kept, lesson)

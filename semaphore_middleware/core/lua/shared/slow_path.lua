@@ -78,15 +78,15 @@ local function pack_reply(scope, status, own)
   local wants_feedback, is_backing_off = force.adaptive == 1 or (own and own.failures > 0), false
   if learned then
     -- After a backoff also until it is known that the site answers again.
-    wants_feedback = wants_feedback or learned.backoff > 0 or learned.gap > 0
-      or learned.answered < learned.backoff_end
+    wants_feedback = wants_feedback or learned.backoff > 0 or learned.answered < learned.backoff_end
     wants_feedback = @hook(wants_feedback) or wants_feedback
     is_backing_off = NOW < pause_end(learned)
     reply_paused_at, reply_pause_length = learned.paused_at, learned.pause_length
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
   if is_paced(scope) then
-    reply_gap = math.max(force.delay * (1 - force.jitter), force.interval, gap_of(scope))
+    reply_gap = math.max(force.delay * (1 - force.jitter), force.interval)
+    reply_gap = math.max(reply_gap, (@hook(pace)))
   end
   if wants_feedback then reply_wants_feedback = 1 end
   if wants_feedback or is_paced(scope) or force.paused or is_backing_off then reply_is_counted = 1 end
@@ -97,7 +97,7 @@ local function pack_reply(scope, status, own)
       or own.interval < scope.interval)
     if is_stricter then reply_is_stricter = 1 end
   end
-  local reply = struct.pack('@format(reply)', @reply_(reply)) .. pack_findings(learned)
+  local reply = struct.pack('@format(reply)', @reply_(reply)) .. pack_findings(scope)
   return scope.problem and reply .. scope.problem or reply
 end
 
