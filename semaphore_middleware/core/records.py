@@ -197,14 +197,6 @@ OF_KEYS = {
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
             "answered": NUMBER,  # when the youngest request began that was answered well; 0: none
-            # Of adaptive limits:
-            "working": NUMBER,  # the working limit, not rounded; 0: none yet
-            "base": NUMBER,  # the site's usual latency, as the logarithm of milliseconds; 0: none
-            "held_limit": NUMBER,  # the last that a round of answers has borne out, remembered
-            "steady": NUMBER,  # 1 once the working limit has been too high, and so grows slowly
-            "samples": NUMBER,  # latencies under this working limit
-            "sum": NUMBER,  # of them
-            "since": NUMBER,  # when the first of them was noted
         }
     ),
 }

@@ -39,7 +39,6 @@ REASONS = (
         "The site refused a request, did not respond, or asked for a pause.",
     ),
     Reason("full", "no_room", "All permits are held."),
-    Reason("adaptive", "no_room", "All permits that the adaptive limit allows for now are held."),
     Reason("delay", "not_yet", "A delay spaces the starts."),
     Reason("rate", "not_yet", "A rate limits the starts."),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import REASONS
+from semaphore_middleware.politeness.adaptive import ADAPTIVE  # feature: adaptive
 from semaphore_middleware.politeness.blocked import BLOCKED  # feature: blocked
 from semaphore_middleware.politeness.learned_interval import INTERVAL  # feature: learned_interval
 from semaphore_middleware.politeness.policy import Policy
@@ -11,6 +12,7 @@ from semaphore_middleware.politeness.unresponsive import UNRESPONSIVE  # feature
 
 POLICIES: tuple[Policy, ...] = (
     BLOCKED,  # feature: blocked
+    ADAPTIVE,  # feature: adaptive
     INTERVAL,  # feature: learned_interval
     UNRESPONSIVE,  # feature: unresponsive
 )

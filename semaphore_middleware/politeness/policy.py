@@ -29,10 +29,10 @@ class Policy:
 
     name: str
     """That of its files, and of its messages to nodes: the numbers of its finding."""
-    finding: type[Finding]
-    """Its part of each reply and inspection."""
     learned: tuple[str, ...]
     """The numbers that the server keeps about a site for it; each is 0 while nothing is known."""
+    finding: type[Finding] = Finding
+    """Its part of each reply and inspection; by default it has none."""
     learned_texts: tuple[str, ...] = ()
     """The texts; each is empty."""
     reasons: tuple[Reason, ...] = ()

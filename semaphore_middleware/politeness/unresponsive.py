@@ -56,7 +56,7 @@ UNRESPONSIVE = Policy(
     name="unresponsive",
     finding=UnresponsiveFinding,
     learned=("failed_in_a_row", "failing_since", "failing_end", "is_failing", "is_down"),
-    learned_texts=("tried", "trial"),
+    learned_texts=("tried_by", "first_try"),
     reasons=(
         Reason("down", "closed", "The site is down: it has not responded for a long time."),
         Reason(

@@ -7,18 +7,14 @@ from typing import TypeAlias
 import pytest
 
 from semaphore_middleware import AcquireTimeoutError
-from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.reasons import REASONS
-from semaphore_middleware.politeness import ALL_REASONS
 from tests.core.test_refusals import asked_for, one_more
 from tests.support.nodes import KEYS, Caller, Outside
-from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.simulated import SimulatedServer, in_simulated_time
 
 LIMIT = Limit(2)
-ADAPTIVE = Limit(9, adaptive=True)
 PACED = {"delay": Limit(2, delay=100.0), "rate": Limit(2, rate="1/m")}
 
 Case: TypeAlias = Callable[[Caller, Outside], Awaitable[Limit]]
@@ -44,13 +40,6 @@ async def full(caller: Caller, _: Outside) -> Limit:
     return LIMIT
 
 
-async def adaptive(caller: Caller, _: Outside) -> Limit:
-    await caller.take("s", limit=ADAPTIVE)
-    feedback = FeedbackSummary.of([(Feedback(latency=0.1), 0.0)])
-    await caller.give_back("s", limit=ADAPTIVE, take=3, feedback=feedback)
-    return ADAPTIVE
-
-
 async def delay(caller: Caller, _: Outside) -> Limit:
     await caller.take("s", limit=PACED["delay"])
     return PACED["delay"]
@@ -61,11 +50,7 @@ async def rate(caller: Caller, _: Outside) -> Limit:
     return PACED["rate"]
 
 
-CASES: list[Case] = [
-    *(recovery, paused, backoff),
-    *(full, adaptive),
-    *(delay, rate),
-]
+CASES: list[Case] = [recovery, paused, backoff, full, delay, rate]
 TIMED = ("recovery", "backoff", "delay", "rate")
 
 
@@ -146,9 +131,3 @@ async def test_closed_comes_before_full(server: RedisServer, outside: Outside) -
     seen = await a.inspect("s")
     assert seen.state == "backoff"
     assert seen.wait is not None
-
-
-def test_the_manual_lists_all_of_them() -> None:
-    page = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
-    rows = "".join(f"| `{reason.name}` | {reason.sentence} |\n" for reason in ALL_REASONS)
-    assert rows in page

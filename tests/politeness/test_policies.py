@@ -9,6 +9,8 @@ import pytest
 from semaphore_middleware.core.protocol import RECORDS, VERSION
 from semaphore_middleware.core.scripts import WORDS
 from semaphore_middleware.link.scripts import assembled_file
+from semaphore_middleware.model.inspection import Finding
+from semaphore_middleware.model.limits import PARTS
 from semaphore_middleware.politeness import POLICIES
 from semaphore_middleware.politeness.policy import Policy
 from tests.support.nodes import Outside
@@ -23,13 +25,16 @@ OUTSIDE = {
 
 def names_of(policy: Policy) -> set[str]:
     """What a policy calls its own."""
+    parts = {part.name for part in PARTS}  # of limits: one may be for a policy
     return {
         *policy.learned,
+        *policy.learned_texts,
         *(field.name for field in fields(policy.finding)),
         *(reason.name for reason in policy.reasons),
-        policy.finding.__name__,
+        *([policy.finding.__name__] if policy.finding is not Finding else []),
         *([policy.event.__name__, policy.event.counter] if policy.event else []),
-    }
+        policy.name,
+    } - parts
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: str(policy.name))
@@ -41,7 +46,7 @@ def test_a_policy_is_named_in_its_own_files_only(policy: Policy) -> None:
     words = [rf"(\.|['\"]){name}\b" for name in names]
     words += [rf"\b{name}\b" for name in names if "_" in name]
     words += [rf"@reason\({reason.name}\)" for reason in policy.reasons]
-    words += [rf"politeness[.:/]{policy.name}\b", rf"['\"]{policy.name}['\"]"]
+    words += [rf"politeness[.:/]{policy.name}\b"]
     named = re.compile("|".join(words))
     found = {file: hits[0] for file, text in OUTSIDE.items() if (hits := named.search(text))}
     found.pop(own)

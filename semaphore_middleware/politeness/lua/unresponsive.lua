@@ -5,8 +5,8 @@
 --     failing_end      no start before, except a node's first try
 --     is_failing       1 if no node that has tried it gets a response
 --     is_down          1 if requests are to fail, except one at a time
---     tried            while it fails: machine and node of those that found so
---     trial            the node whose first try is, or was, on the wire
+--     tried_by         while it fails: machine and node of those that found so
+--     first_try        the node whose first try is, or was, on the wire
 
 local FAILING_IN_A_ROW, DOWN_IN_A_ROW = 3, 5 -- requests without response, of a site that is failing, or down
 local MOST_TRIED = 16 -- nodes that are remembered
@@ -14,14 +14,14 @@ local MOST_TRIED = 16 -- nodes that are remembered
 -- It responds: nothing is left of its failures.
 local function unresponsive_forget(learned)
   learned.failed_in_a_row, learned.failing_since, learned.failing_end = 0, 0, 0
-  learned.is_failing, learned.is_down, learned.tried, learned.trial = 0, 0, '', ''
+  learned.is_failing, learned.is_down, learned.tried_by, learned.first_try = 0, 0, '', ''
 end
 
 -- Whether a node believes that the site does not respond: it has tried itself, or nodes on two machines have,
 -- or a crowd.
 local function believes(learned, node)
   local tried, first = 0, nil
-  for machine, name in string.gmatch(learned.tried, '(%d+) (%Z+)') do
+  for machine, name in string.gmatch(learned.tried_by, '(%d+) (%Z+)') do
     if name == node then return true end
     first, tried = first or machine, tried + 1
     if machine ~= first then return true end
@@ -67,7 +67,7 @@ local function unresponsive_on_failed(learned, scope, report, begin_backoff)
   if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
   learned.failed_in_a_row = learned.failed_in_a_row + report.failed
   if not believes(learned, NODE) then
-    learned.tried = learned.tried .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
+    learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
   end
   local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
   if not is_row or not is_of_all(learned, scope) then return end -- rule 24: all have failed
@@ -95,11 +95,12 @@ end
 local function let_try(learned, scope, grantable, grant)
   local own = scope.own
   if not (own and waiting_at(own) > 0 and held_by(own) == 0) or believes(learned, NODE) then return end
-  local trying = learned.trial ~= '' and learned.trial ~= NODE and account_of(scope, learned.trial)
+  local other = learned.first_try ~= NODE and learned.first_try or ''
+  local trying = other ~= '' and account_of(scope, other)
   if trying and held_by(trying) > 0 then return end
   if grantable(scope, true) > 0 then
     grant(scope, own, 1)
-    learned.trial, scope.has_learned = NODE, true
+    learned.first_try, scope.has_learned = NODE, true
   end
 end
 

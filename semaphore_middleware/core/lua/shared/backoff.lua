@@ -33,7 +33,7 @@ local function begin_backoff(ends)
       pause = math.min(report.most, math.max(report.start, 2 * learned.backoff)) -- promise: a backoff ends
       learned.backoff = pause
     end
-    if not is_answered then shrink(AFTER_REFUSAL) end
+    @hook(on_incident)
   end
   hold_back(pause, is_new, ends)
 end

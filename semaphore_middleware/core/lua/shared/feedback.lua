@@ -20,19 +20,16 @@ end
 local function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
   local own = scope.own
-  local is_answered = false -- refusals, by a policy: then the limit stays as it is
+  local is_answered = false -- refusals, by a policy
   scope.learned, scope.has_learned = learned, true
   local asked = math.min(report.retry_after, report.most) -- a pause, by the site; 0: it names no time
 
-  @include(shared/adaptive)
   @include(shared/backoff)
 
-  if scope.force.adaptive == 1 and learned.working == 0 then begin_working() end
   if report.good + report.errors + report.refused > 0 then own.failures = 0 end
   @hook(on_feedback)
   if report.good > 0 then
     recover()
-    hear_latency()
     @hook(on_good)
   end
   if report.metered > 0 then

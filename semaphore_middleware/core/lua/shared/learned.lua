@@ -8,7 +8,7 @@ end
 local function read_learned(text)
   local learned = {}
   @learned.(learned) = cmsgpack.unpack(text)
-  check_read(learned.since)
+  check_read(learned.answered)
   return learned
 end
 

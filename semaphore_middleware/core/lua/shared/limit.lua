@@ -63,12 +63,6 @@ local function apply_rules(scope)
   scope.force = setmetatable(rule, { __index = scope })
 end
 
--- An adaptive limit starts low, to measure the site's usual latency.
-local function apply_working_limit(scope)
-  local working = scope.learned and scope.learned.working or 0
-  scope.force.limit = math.min(scope.force.concurrency, math.max(1, math.floor(working)))
-end
-
 local function apply_limit(scope)
   if rules and rules ~= '0' then
     apply_rules(scope)
@@ -76,5 +70,5 @@ local function apply_limit(scope)
     -- Without rules the scope's own fields are the limit in force: no table is made for it.
     scope.force, scope.limit = scope, scope.concurrency
   end
-  if scope.force.adaptive == 1 then apply_working_limit(scope) end
+  @hook(on_limit)
 end

@@ -7,6 +7,7 @@
 --     on_good(learned, scope, report)          among it good answers,
 --     on_metered(learned, report, is_new)      refusals of one request too many, with which an incident may
 --                                              begin: returns whether the policy has an answer to them,
+--     on_incident(learned, scope, is_answered)    an incident begins; a policy may have an answer to it,
 --     on_refused(learned, scope, report)       refusals,
 --     on_named_time(learned, scope, report)    a time until which the site wants no requests,
 --     on_failed(learned, scope, report, begin_backoff)    requests without response
@@ -14,6 +15,8 @@
 --     pause_end(learned, is_first_try)       when a pause of its own ends; for a node's first try it may have
 --     pace(scope)                            the time between starts (ms; 0: any), when the next may be, and
 --                                            the reason
+--     on_limit(scope)                        the limit in force is known: may lower `scope.force.limit`, with
+--                                            the reason in `scope.lowered_by`
 --     shut_by(learned)                       the reason, if requests fail at once
 --     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: no matter
 --     before_grants(learned, scope, grantable, grant)    in each call

@@ -132,7 +132,7 @@ local function room(scope, is_first_try)
   local force = scope.force
   local learned = scope.learned
   -- promise: never more than the limit
-  local most, reason = force.limit, force.limit < force.concurrency and @reason(adaptive) or @reason(full)
+  local most, reason = force.limit, force.limit < force.concurrency and scope.lowered_by or @reason(full)
   if learned then return least_room(learned, most, reason, is_first_try) end
   return most, reason
 end

@@ -13,7 +13,6 @@ local function wake(scope)
       local before = learned
       learned = nothing_learned()
       scope.learned = learned
-      learned.held_limit = before.held_limit
       @hook(remember)
     end
   end
@@ -27,7 +26,7 @@ local function read_scope(key, queue, state, own, learned)
     begun = 0, -- requests that have begun since the last call, or may have
     begun_at = NOW, -- the last of them
     own = read_account(own), others = false, learned = learned and read_learned(learned),
-    force = false, limit = 0, problem = false, reason = 0,
+    force = false, limit = 0, lowered_by = 0, problem = false, reason = 0,
   }
   if state then
     @scope.(state) = cmsgpack.unpack(state)
@@ -59,11 +58,9 @@ local function write_idle(scope)
   if kept == 0 and not learned then return end
   if learned then
     learned.backoff_end = math.max(0, learned.backoff_end - NOW)
-    local is_known = learned.backoff + learned.working > 0
-      or (learned.answered > 0 and NOW < learned.answered + MEMORY)
+    local is_known = learned.backoff > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY)
     local lesson = is_known and MEMORY or 0 -- how long it is kept
     if learned.backoff_end > 0 then lesson = learned.backoff_end + HOUR end
-    if learned.held_limit > 0 then lesson = math.max(lesson, REMEMBERED) end
     lesson = math.max(lesson, @hook(on_idle))
     if lesson > 0 then
       kept = math.max(kept, lesson)

@@ -10,7 +10,7 @@ from semaphore_middleware.model.inspection import Inspection, JobShare, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
 from semaphore_middleware.operators.snapshot import Snapshot
-from semaphore_middleware.politeness import NO_FINDINGS
+from semaphore_middleware.politeness import ALL_REASONS, NO_FINDINGS
 from tests.support.cli import OldCaller, semaphore
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -78,3 +78,8 @@ def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     assert list(scope["jobs"][0]) == keys_of("`jobs` of a scope, of each")
     assert list(node) == keys_of("`nodes`, of each")
     assert list(rule) == keys_of("`rules`, of each")
+
+
+def test_the_page_lists_all_states() -> None:
+    rows = "".join(f"| `{reason.name}` | {reason.sentence} |\n" for reason in ALL_REASONS)
+    assert rows in PAGE

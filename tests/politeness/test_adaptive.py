@@ -126,3 +126,15 @@ async def test_a_pause_does_not_begin_it_anew_and_a_reset_does(server: RedisServ
     await a.admin.reset("s")
     await a.give_back("s", limit=LIMIT)
     assert (await a.take("s", limit=LIMIT)).limit == 1
+
+
+async def test_who_waits_learns_why(server: RedisServer) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", limit=LIMIT)
+    await a.give_back("s", limit=LIMIT, take=3, feedback=FeedbackSummary.of([(Feedback(0.1), 0.0)]))
+    reply = await b.take("s", limit=LIMIT)
+    assert reply.reason is not None
+    assert (b.held("s"), reply.reason.name) == (0, "adaptive")
+    seen = await b.inspect("s")
+    assert (seen.state, seen.reason, seen.wait) == ("adaptive", reply.reason, None)
+    assert seen.why.startswith(reply.reason.sentence)
