@@ -5,7 +5,7 @@ import math
 import pytest
 
 from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
-from semaphore_middleware.model.limits import Limit, LimitDict
+from semaphore_middleware.model.limits import LimitDict
 from semaphore_middleware.politeness.learned_interval import IntervalFinding
 from tests.core.test_refusals import (
     BUSY,
@@ -147,19 +147,6 @@ async def test_the_next_crawl_begins_with_it(server: RedisServer, outside: Outsi
     seen = await b.inspect("s")
     assert seen.learned_gap == pytest.approx(GAP_S, rel=0.01)
     assert seen.backoff_last == 0
-
-
-async def test_a_gap_answers_a_refusal_in_place_of_an_adaptive_limit(
-    server: RedisServer, outside: Outside
-) -> None:
-    a = await Caller.join(server, "a")
-    await meter(a, outside)
-    assert await taught(a) > 0
-    adaptive = Limit(8, adaptive=True)
-    await a.give_back("s", limit=adaptive)
-    outside.edit("s", "learned", working=8, next_by_gap=0, calm_until=0)
-    await one_more(a, outside, REFUSED)
-    assert float(outside.look("s")[0].learned["working"]) == 8
 
 
 def test_tables_show_how_many_start_in_what_time() -> None:
