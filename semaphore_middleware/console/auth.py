@@ -9,6 +9,7 @@ import socket
 
 from semaphore_middleware.errors import SettingsError
 
+SERVER = "scrapy-semaphore"  # in the head of each answer, in place of the libraries' versions
 HEAD_TIMEOUT_S = 10.0  # for a request's head, from the connection's beginning or the last answer
 
 

@@ -25,7 +25,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from semaphore_middleware.console.auth import HEAD_TIMEOUT_S
+from semaphore_middleware.console.auth import HEAD_TIMEOUT_S, SERVER
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     BackoffStarted,
@@ -125,6 +125,8 @@ class ScopeLabels:
 class Visit(WSGIRequestHandler):
     """One visitor's request, in a thread of its own."""
 
+    server_version, sys_version = SERVER, ""  # of what is refused; `named` is of the rest
+
     def handle(self) -> None:
         """Answer the request; one whose head has not come in time is over."""
         deadline = threading.Timer(HEAD_TIMEOUT_S, self._end_reading)
@@ -142,6 +144,15 @@ class Visit(WSGIRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Visits are not logged."""
+
+
+def named(app: Any) -> Any:
+    """A WSGI application whose answers name this package as their server."""
+
+    def answer(environ: Any, start: Any) -> Any:
+        return app(environ, lambda status, heads: start(status, [*heads, ("Server", SERVER)]))
+
+    return answer
 
 
 class Metrics(Observer):
@@ -210,6 +221,7 @@ class Metrics(Observer):
             )
         else:
             server.RequestHandlerClass = Visit
+            server.set_app(named(server.get_app()))
             self._server = server
             address = f"{host}:{server.server_address[1]}"
             logger.info("Metrics for Prometheus are at http://%s/metrics", address)

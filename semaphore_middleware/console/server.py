@@ -11,13 +11,13 @@ from importlib import resources
 from pathlib import PurePath
 from typing import Any
 
-from aiohttp import web
+from aiohttp import web, web_response
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from semaphore_middleware.console.actions import act
-from semaphore_middleware.console.auth import HEAD_TIMEOUT_S, Auth
+from semaphore_middleware.console.auth import HEAD_TIMEOUT_S, SERVER, Auth
 from semaphore_middleware.console.fleet_metrics import ClusterMetrics
 from semaphore_middleware.console.poller import LastHour, Poller, snapshots
 from semaphore_middleware.console.sections import Section
@@ -40,8 +40,8 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+setattr(web_response, "SERVER_SOFTWARE", SERVER)  # noqa: B010 - also of what aiohttp refuses itself
 HEADERS = {
-    "Server": "scrapy-semaphore",
     # Nothing from elsewhere and nothing inline.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -63,3 +63,22 @@ async def test_a_head_that_does_not_come_ends_the_connection(
             trickling.cancel()
         writer.close()
     assert "Traceback" not in caplog.text + capfd.readouterr().err
+
+
+@pytest.mark.parametrize("place", [at_page, at_metrics])
+@pytest.mark.parametrize(
+    "head", [b"GET /metrics HTTP/1.0", b"GET /nowhere HTTP/1.0", b"nonsense", b"G E T / HTTP/9.z"]
+)
+async def test_no_answer_names_the_versions_of_libraries(
+    server: RedisServer, caplog: Log, place: Place, head: bytes
+) -> None:
+    async with place(server, caplog) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(b"%b\r\nHost: %b\r\n\r\n" % (head, parts.netloc.encode()))
+        async with asyncio.timeout(TIMEOUT_S):
+            answer = await reader.read()
+        writer.close()
+    named = [line for line in answer.splitlines() if line.lower().startswith(b"server:")]
+    assert {line.strip() for line in named} <= {b"Server: scrapy-semaphore"}
+    assert named or b"HTTP/1." not in answer
