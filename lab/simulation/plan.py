@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.simulation.sites import (
     WALL_S,  # feature: blocked
-    Meter,
+    Meter,  # feature: learned_interval
     Quota,  # feature: blocked
     Site,
     Wall,  # feature: blocked
@@ -178,7 +178,7 @@ def plan_for(seed: int) -> Plan:
         return _sick(seed, others)
     if others.random() < 0.01:  # feature: blocked
         return _walled(seed, others)
-    if others.random() < 0.01:
+    if others.random() < 0.01:  # feature: learned_interval
         return _metered(seed, others)
     if others.random() < 0.03:
         return _busy(seed, others)
@@ -418,7 +418,7 @@ def _walled(seed: int, random: Random) -> Plan:  # feature: blocked
     )
 
 
-def _metered(seed: int, random: Random) -> Plan:
+def _metered(seed: int, random: Random) -> Plan:  # feature: learned_interval
     """A site that meters starts, and nodes that want more than it allows. Its rate changes."""
     nodes = random.choice((1, 2, 4))
     before, after = random.choice(((5.0, 2.0), (2.0, 10.0), (3.5, 5.0)))

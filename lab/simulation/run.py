@@ -19,7 +19,7 @@ from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
 from lab.simulation.plan import (
     LATE_S,  # feature: unresponsive
-    PACE_CHANGES_S,
+    PACE_CHANGES_S,  # feature: learned_interval
     PHASES_S,
     Fault,
     Job,
@@ -577,7 +577,7 @@ class Run:
         if judge.failed_at_once or not judge.started:
             judge.violate(f"WALLED: {judge.failed_at_once} failed at once in the end")
 
-    def _judge_metered(self) -> None:
+    def _judge_metered(self) -> None:  # feature: learned_interval
         """Once its pace is known, a site refuses little, and answers nearly all that it allows;
         when its rate has changed, again.
         """
