@@ -19,6 +19,8 @@ from scrapy.exceptions import IgnoreRequest, StopDownload
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+from scrapy.utils.request import request_httprepr
 from scrapy.utils.response import response_status_message
 from w3lib.url import safe_url_string
 
@@ -486,10 +488,31 @@ class RobotsTxtDownloader:
         self._under_way += 1
         try:
             return await self._crawler.engine.download_async(request)
+        except KnownByNowError as error:
+            self._uncount(request, error)
+            raise
         finally:
             self._under_way -= 1
             if not self._under_way:
                 crawler_signals.disconnect(self._limit_size, signals.bytes_received)
+
+    def _uncount(self, request: Request, error: Exception) -> None:
+        """Take back what Scrapy's stats say of a request that was not made, if they are counted."""
+        stats = self._crawler.stats
+        of_error = f"downloader/exception_type_count/{global_object_name(type(error))}"
+        if not stats.get_value(of_error):
+            return
+        counts = {
+            of_error: 1,
+            "downloader/exception_count": 1,
+            "downloader/request_count": 1,
+            f"downloader/request_method_count/{request.method}": 1,
+            "downloader/request_bytes": len(request_httprepr(request)),
+        }
+        for name, count in counts.items():
+            stats.inc_value(name, -count)
+        left = {name: n for name, n in stats.get_stats().items() if n or name not in counts}
+        stats.set_stats(left)
 
     def prepare(self, request: Request) -> None:
         """Lift the size limit of a request for a robots.txt: only the beginning of the file is

@@ -174,6 +174,10 @@ async def test_of_nodes_that_come_at_once_few_fetch_it(server: RedisServer, site
     assert site.arrivals.count("/robots.txt") == 2
     assert len(site.arrivals) == 2 + 2 * len(crawls)
     assert sum(crawl.stat("semaphore/robotstxt_reused") for crawl in crawls) == 4
+    for crawl in crawls:  # whatever Scrapy counts has happened
+        counted = crawl.crawler.stats.get_stats()
+        assert not [name for name in counted if "exception" in name]
+        assert counted["downloader/request_count"] == counted["downloader/response_count"]
     assert sum(crawl.stat("robotstxt/request_count") for crawl in crawls) == 2
     for crawl in crawls:
         assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
