@@ -10,6 +10,7 @@ from semaphore_middleware import SettingsError
 from semaphore_middleware.console.auth import Auth, OwnNames
 from tests.support.crawls import Patch
 
+TOKEN = "a-token-of-the-test"
 MACHINE, FULL_NAME = "crawler-1", "crawler-1.prod.example.com"
 HERE = [
     *("127.0.0.1:9410", "127.1.2.3", "localhost", "LOCALHOST:1", "localhost.:1", "[::1]:9410"),
@@ -62,16 +63,23 @@ def test_the_name_to_listen_on_is_right_and_the_page_goes_by_the_same_names() ->
 @pytest.mark.parametrize(
     ("authorization", "origin", "allowed"),
     [
-        ("Bearer secret", None, True),
-        ("Bearer secret", "http://localhost:1", True),
-        ("Bearer secret", "https://localhost:1", True),  # behind a server that speaks TLS
+        (f"Bearer {TOKEN}", None, True),
+        (f"Bearer {TOKEN}", "http://localhost:1", True),
+        (f"Bearer {TOKEN}", "https://localhost:1", True),  # behind a server that speaks TLS
         *(
-            ("Bearer secret", origin, False)
+            (f"Bearer {TOKEN}", origin, False)
             for origin in ("http://localhost:2", "http://evil.example", "null", "http://[::1", "")
         ),
         *(
             (said, None, False)
-            for said in ("Bearer secret ", "Bearer secre", "Bearer \udce9", "secret", "", None)
+            for said in (
+                f"Bearer {TOKEN} ",
+                f"Bearer {TOKEN[:-1]}",
+                "Bearer \udce9",
+                TOKEN,
+                "",
+                None,
+            )
         ),
         ("Bearer None", None, False),
     ],
@@ -79,7 +87,7 @@ def test_the_name_to_listen_on_is_right_and_the_page_goes_by_the_same_names() ->
 def test_the_token_may_change_and_only_from_this_page(
     authorization: str | None, origin: str | None, allowed: bool
 ) -> None:
-    auth, nobody = Auth("127.0.0.1", "secret"), Auth("127.0.0.1", None)
+    auth, nobody = Auth("127.0.0.1", TOKEN), Auth("127.0.0.1", None)
     assert (auth.refusal(authorization, origin, "localhost:1") is None) is allowed
     assert auth.refusal(authorization, "http://", None)
     assert nobody.refusal(authorization, origin, "localhost:1")
@@ -87,7 +95,7 @@ def test_the_token_may_change_and_only_from_this_page(
 
 
 def test_a_page_behind_a_proxy_that_hides_its_host_is_told_so() -> None:
-    refusal = Auth("127.0.0.1", "secret").refusal("Bearer secret", "https://a.corp", "localhost:1")
+    refusal = Auth("127.0.0.1", TOKEN).refusal(f"Bearer {TOKEN}", "https://a.corp", "localhost:1")
     assert refusal is not None
     assert "'https://a.corp', but the request is for the host 'localhost:1'" in refusal
 

@@ -86,7 +86,9 @@ async def test_a_spider_whose_name_can_be_no_job(
     with pytest.raises(SettingsError, match=said):
         await crawl_of(server, site, **named).finished()
     [_] = errors(caplog)
-    await crawl_of(server, site, **named, SEMAPHORE_JOB="one").finished()
+    # The node is named after the spider, too.
+    ours = {"SEMAPHORE_JOB": "one", "SEMAPHORE_NODE": "one"}
+    await crawl_of(server, site, **named, **ours).finished()
     assert site.arrivals == ["/page/"]
 
 
