@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.permit import Permit, PermitSet
-from semaphore_middleware.link.keeper import BEAT, LATE
+from semaphore_middleware.link.renewal_thread import BEAT, LATE
 from semaphore_middleware.link.lease import GRACE, RENEWAL, STEP
 from semaphore_middleware.model.limits import Limit
 

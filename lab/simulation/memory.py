@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.simulation.server import Server
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.outbox import Outbox
+from semaphore_middleware.core.update_queue import Outbox
 from semaphore_middleware.core.protocol import RECORDS
 from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.report.keys import HistoryKeys  # feature: report

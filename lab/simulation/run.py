@@ -46,7 +46,7 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.link import chance
 from semaphore_middleware.link.index import COMPLETE
-from semaphore_middleware.link.keeper import Heartbeat
+from semaphore_middleware.link.renewal_thread import Heartbeat
 from semaphore_middleware.link.location import Server as Location
 from semaphore_middleware.link.scripts import sha1_of
 from semaphore_middleware.model.events import Event

@@ -37,7 +37,7 @@ from lab.simulation.run import Keeper, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.link import chance
-from semaphore_middleware.shared_crawl import node_state, outbox, prefetch, scheduler, session
+from semaphore_middleware.shared_crawl import node_state, new_requests, prefetch, scheduler, session
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,
     CrawlClient,

@@ -9,7 +9,7 @@ LATEST = {} -- key and node -> the term and the number of the latest statement
 
 FAILED_AT = 0 -- the place in "learned" of the number of requests without response, in a row; 0: it has none
 
-local TERM, SEQ, GRANTED, RETURNED = 1, 2, 4, 5 -- as accounts.lua packs them
+local TERM, SEQ, GRANTED, RETURNED = 1, 2, 4, 5 -- as entries.lua packs them
 
 -- Then nothing is granted, and what nodes claim to hold is believed. As clock.lua counts.
 local function is_recovering(key)

@@ -19,9 +19,9 @@ from functools import reduce
 from typing import Protocol
 
 from semaphore_middleware.core.failures import Failures
-from semaphore_middleware.core.handover import Handover
+from semaphore_middleware.core.renewal_snapshot import Handover
 from semaphore_middleware.core.lease_totals import LeaseTotals
-from semaphore_middleware.core.line import Line
+from semaphore_middleware.core.wait_queue import Line
 from semaphore_middleware.core.notices import (
     Announcer,
     note_loss,
@@ -42,7 +42,7 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
-from semaphore_middleware.core.turns import Hand, common_turn_end
+from semaphore_middleware.core.reuse import Hand, common_turn_end
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit, strictest

@@ -37,7 +37,7 @@ from semaphore_middleware.link.environment import (
     url_from_environment,
     warn_of_others,
 )
-from semaphore_middleware.link.keeper import KEEPER, Keeper
+from semaphore_middleware.link.renewal_thread import KEEPER, Keeper
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.location import Server

@@ -16,11 +16,11 @@ from semaphore_middleware.core.observer import (
     RoundTrip,
     UnknownNotification,
 )
-from semaphore_middleware.core.outbox import Outbox
+from semaphore_middleware.core.update_queue import Outbox
 from semaphore_middleware.core.protocol import Notification
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link.connection import CallTimeoutError, Connection
-from semaphore_middleware.link.keeper import Heartbeat, Keeper
+from semaphore_middleware.link.renewal_thread import Heartbeat, Keeper
 from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.link.link import Link, Subscription
 from semaphore_middleware.link.location import Server

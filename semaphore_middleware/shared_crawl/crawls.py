@@ -20,7 +20,7 @@ from semaphore_middleware.shared_crawl.client import CALL_TIMEOUT_S, CrawlClient
 from semaphore_middleware.shared_crawl.codec import StartEncoder
 from semaphore_middleware.shared_crawl.counts import Counts, commands_for
 from semaphore_middleware.shared_crawl.keys import CrawlKeys, index_key
-from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
+from semaphore_middleware.shared_crawl.new_requests import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from semaphore_middleware.shared_crawl.starts import stripped
 

@@ -45,7 +45,7 @@ from semaphore_middleware.shared_crawl.codec import Codec
 from semaphore_middleware.shared_crawl.ending import CrawlEnd
 from semaphore_middleware.shared_crawl.engine import CrawlEngine
 from semaphore_middleware.shared_crawl.keys import Places
-from semaphore_middleware.shared_crawl.outbox import MAX_NEW_REQUESTS, Outbox
+from semaphore_middleware.shared_crawl.new_requests import MAX_NEW_REQUESTS, Outbox
 from semaphore_middleware.shared_crawl.prefetch import Prefetch
 from semaphore_middleware.shared_crawl.serializer import UnknownClassError
 from semaphore_middleware.shared_crawl.settings import CrawlSettings

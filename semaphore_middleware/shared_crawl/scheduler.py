@@ -32,7 +32,7 @@ from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.link import embedded, stderr
-from semaphore_middleware.link.keeper import KEEPER
+from semaphore_middleware.link.renewal_thread import KEEPER
 from semaphore_middleware.scrapy.engine import belongs_to_a_command, end_crawl
 from semaphore_middleware.scrapy.versions import START_MAY_CLOSE
 from semaphore_middleware.shared_crawl.client import (

@@ -10,7 +10,7 @@ from contextlib import suppress
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link import embedded
 from semaphore_middleware.link.connection import CallTimeoutError, Connection, is_full
-from semaphore_middleware.link.keeper import Heartbeat, Keeper
+from semaphore_middleware.link.renewal_thread import Heartbeat, Keeper
 from semaphore_middleware.link.link import Subscription
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from semaphore_middleware.core.handover import Handover
+from semaphore_middleware.core.renewal_snapshot import Handover
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.scope_lease import ScopeLease

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.core import observer
-from semaphore_middleware.core.line import LINE_SLACK
+from semaphore_middleware.core.wait_queue import LINE_SLACK
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.scope_lease import RETRY_UNREAD_S
 from semaphore_middleware.errors import PermitLostError

@@ -16,7 +16,7 @@ import pytest
 
 from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.observer import Observers, ProcessStalled
-from semaphore_middleware.core.outbox import (
+from semaphore_middleware.core.update_queue import (
     BUSY_SPACING_S,
     LEASES_AT_ONCE,
     SPACING_S,
@@ -26,7 +26,7 @@ from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.link.connection import CallTimeoutError
-from semaphore_middleware.link.keeper import Beat
+from semaphore_middleware.link.renewal_thread import Beat
 from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S

@@ -17,7 +17,7 @@ from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.link import embedded
 from semaphore_middleware.shared_crawl import crawls
 from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest, NextStep, SyncReply
-from semaphore_middleware.shared_crawl.outbox import MAX_NEW_BYTES, MAX_NEW_REQUESTS
+from semaphore_middleware.shared_crawl.new_requests import MAX_NEW_BYTES, MAX_NEW_REQUESTS
 from tests.crawler.conftest import Scrapy, serving
 from tests.support.blocking import result_of
 from tests.support.cli import Ran, semaphore, terminal

@@ -20,7 +20,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.link import keeper, link
+from semaphore_middleware.link import link, renewal_thread
 from semaphore_middleware.link.connection import CallTimeoutError
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.scrapy.engine import (
@@ -28,7 +28,7 @@ from semaphore_middleware.scrapy.engine import (
     RobotsTxtUnreadableError,
     SpiderClosingError,
 )
-from semaphore_middleware.shared_crawl import node_state, outbox, scheduler, session, spider_start
+from semaphore_middleware.shared_crawl import node_state, new_requests, scheduler, session, spider_start
 from semaphore_middleware.shared_crawl.client import (
     CrawlClient,
     Demand,
@@ -876,7 +876,7 @@ async def test_one_that_hangs_loses_it_in_the_end() -> None:
             while not (taken := await other.takes()):  # noqa: ASYNC110 - simulated time
                 await asyncio.sleep(LEASE_S / 10)
             leases = (server.world.now - began) / LEASE_S
-            assert keeper.MOST_LEASES < leases < keeper.MOST_LEASES + 1.2
+            assert renewal_thread.MOST_LEASES < leases < renewal_thread.MOST_LEASES + 1.2
         assert taken[0].tries == 1, "it counts once as suspect"
 
 

@@ -40,7 +40,7 @@ def measure(quick: bool) -> Report:
     crawled = {name: _crawl(name, seconds) for name in (ADD_ON, PLAIN, AGAIN)}
     if not quick:
         drawn = {name: crawl.steps for name, crawl in crawled.items()}
-        draw_in_hand(PICTURES / "in-hand.svg", drawn, LIMIT, DRAWN)
+        draw_in_hand(PICTURES / "open-requests.svg", drawn, LIMIT, DRAWN)
     how = f"{seconds:g} s, from when all nodes crawl. The site answers in {SERVICE} ms."
     title = f"pictures: three nodes at a site that allows {LIMIT} requests at once"
     rows: list[list[Cell]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from semaphore_middleware.core.outbox import LEASES_AT_ONCE
+from semaphore_middleware.core.update_queue import LEASES_AT_ONCE
 from semaphore_middleware.link.scripts import batches
 from semaphore_middleware.model.limits import Limit
 from tests.support.nodes import Caller

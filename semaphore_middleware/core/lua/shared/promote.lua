@@ -3,7 +3,7 @@
 -- was served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
 -- site. So a node that wants one place at a site that another one floods has it all the time.
 
-@include(shared/accounts)
+@include(shared/entries)
 @include(shared/jobs)
 @include(shared/learned)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.core.observer import Observers, ProcessStalled
-from semaphore_middleware.core.outbox import (
+from semaphore_middleware.core.update_queue import (
     BATCH_DELAY_S,
     BUSY_SPACING_S,
     LEASES_AT_ONCE,

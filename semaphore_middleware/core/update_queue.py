@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from semaphore_middleware.core.calls import UnpackableError
-from semaphore_middleware.core.handover import Handover
+from semaphore_middleware.core.renewal_snapshot import Handover
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import Reply, Statement
 from semaphore_middleware.core.scope_lease import ScopeLease
-from semaphore_middleware.core.turns import common_turn_end
+from semaphore_middleware.core.reuse import common_turn_end
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit

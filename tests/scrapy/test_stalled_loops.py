@@ -70,4 +70,4 @@ async def test_no_other_crawl_gets_its_permit(
     assert busy.stat("semaphore/lost") == 0
     assert busy.stat("semaphore/stalls") >= 1, "a busy machine may add some"
     assert busy.stat("semaphore/loop_stalls") >= leases * LEASE_S - 0.5
-    assert "parse_pdf (scrapy/test_blocked_callbacks.py:" in busy.log
+    assert "parse_pdf (scrapy/test_stalled_loops.py:" in busy.log

@@ -21,7 +21,7 @@ from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.core import semaphore
 from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, StoreLost
 from semaphore_middleware.link import keeper
-from semaphore_middleware.link.keeper import Heartbeat
+from semaphore_middleware.link.renewal_thread import Heartbeat
 from semaphore_middleware.link.link import Link
 from tests.core.test_forks import FORK, forked
 from tests.support.crawls import Log, Patch
@@ -155,7 +155,7 @@ async def test_one_that_hangs_is_not_helped_for_ever() -> None:
             began = server.world.now
             (await other.acquire("s", 1)).release()
             leases = (server.world.now - began) / LEASE_S
-            assert keeper.MOST_LEASES < leases < keeper.MOST_LEASES + 1.1
+            assert renewal_thread.MOST_LEASES < leases < renewal_thread.MOST_LEASES + 1.1
         await eventually(lambda: permit.lost)
         permit.release()
 
@@ -240,7 +240,7 @@ async def test_it_renews_what_all_sessions_hold_and_the_log_names_what_blocks_on
         assert all(permit.held for permit in held)
         await busy.run(other.close())
     (line,) = [text for text in caplog.messages if "parse_pdf" in text]
-    assert re.match(r"parse_pdf \(core/test_keeper.py:\d+\) has blocked the event loop for", line)
+    assert re.match(r"parse_pdf \(core/test_renewal_thread.py:\d+\) has blocked the event loop for", line)
 
 
 @pytest.mark.usefixtures("quick_beats")
