@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ServerRefusedError,
         ServerUnreachableError,
         SettingsError,
-        SiteWalledError,  # feature: blocked
+        SiteBlockedError,  # feature: blocked
     )
     from semaphore_middleware.middleware import SemaphoreMiddleware
     from semaphore_middleware.model.feedback import Backoff
@@ -60,7 +60,7 @@ __all__ = [
     "ServerState",
     "ServerUnreachableError",
     "SettingsError",
-    "SiteWalledError",  # feature: blocked
+    "SiteBlockedError",  # feature: blocked
     "SyncSemaphore",
 ]
 

@@ -48,7 +48,7 @@ class HostDownError(SemaphoreError):
     """
 
 
-class SiteWalledError(HostDownError):  # feature: blocked
+class SiteBlockedError(HostDownError):  # feature: blocked
     """A site has refused all requests for a while, so this request was not made."""
 
 

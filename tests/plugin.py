@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("tests.support.crawls")
 
-ROOMS_ON_REACTOR = {"shared_crawl", "scrapy", "observers", "console"}
+PACKAGES_ON_REACTOR = {"shared_crawl", "scrapy", "observers", "console"}
 """Folders of tests whose coroutines run on the reactor's loop, as Scrapy's do."""
 
 # On a busy machine anything may take long.
@@ -66,7 +66,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests be coroutines. Those that use the site share its loop, the reactor's; others, but
-    those of some rooms, have a loop of their own. And limit the time of each, except slow ones.
+    those of some packages, have a loop of their own. And limit the time of each, except slow ones.
     """
     from tests.support.crawls import within  # not earlier: Scrapy imports the reactor's parts
 
@@ -74,8 +74,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            rooms = item.path.relative_to(REPOSITORY).parts
-            is_on_reactor = "site" in item.fixturenames or not ROOMS_ON_REACTOR.isdisjoint(rooms)
+            packages = item.path.relative_to(REPOSITORY).parts
+            is_on_reactor = "site" in item.fixturenames or not PACKAGES_ON_REACTOR.isdisjoint(
+                packages
+            )
             item.obj = (on_reactor if is_on_reactor else in_asyncio)(item.obj)
         elif item.config.getoption("timeout") is None and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))

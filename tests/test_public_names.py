@@ -19,7 +19,7 @@ PUBLIC = {
     *("SettingsError", "SemaphoreAddon", "SemaphoreMiddleware"),
     "SyncSemaphore",
     "Scheduler",  # feature: shared_crawl
-    "SiteWalledError",  # feature: blocked
+    "SiteBlockedError",  # feature: blocked
 }
 
 

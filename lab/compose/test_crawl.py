@@ -118,4 +118,4 @@ def test_a_killed_node_comes_back_and_the_crawl_is_finished() -> None:
     judged = judge()
     assert judged["missed"] == []
     assert judged["most"] <= LIMIT
-    assert len(judged["twice"]) <= LIMIT  # what it had in hand
+    assert len(judged["twice"]) <= LIMIT  # its open requests

@@ -1,4 +1,4 @@
-"""A site that judges: it knows at any moment which requests each of its hosts has in hand.
+"""A site that judges: it knows at any moment which requests each of its hosts has open.
 
 It uses no library: it sees an end as soon as the kernel tells of it, and leaves the processor to
 those that it judges. `JudgingSite` counts. Its subclasses say when it answers, and with which page:
@@ -28,7 +28,7 @@ class Work(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Visit:
-    """One request, in hand from its arrival until its answer is written or its visitor has gone."""
+    """One request, open from its arrival until its answer is written or its visitor has gone."""
 
     number: int
     host: str
@@ -47,27 +47,27 @@ class Visit:
         return rest.partition(b"\r\n")[0].strip().decode("latin-1") if found else ""
 
     def answer(self, response: bytes) -> None:
-        """Write the rest of the answer; from now on it is in hand no more."""
-        if self.in_hand:
+        """Write the rest of the answer; from now on it is not open."""
+        if self.is_open:
             self.status = self.status or int(response[9:12])
             self.transport.write(response)
             self.site.leave(self)
 
     @property
-    def in_hand(self) -> bool:
-        return self in self.site.hosts[self.host].in_hand
+    def is_open(self) -> bool:
+        return self in self.site.hosts[self.host].open
 
 
 @dataclass
 class Host:
     """The count of one host's requests."""
 
-    in_hand: set[Visit] = field(default_factory=set)
-    most: int = 0  # in hand at once
+    open: set[Visit] = field(default_factory=set)
+    most: int = 0  # open at once
 
     @property
     def now(self) -> int:
-        return len(self.in_hand)
+        return len(self.open)
 
 
 class JudgingSite:
@@ -126,7 +126,7 @@ class JudgingSite:
             visit.path = "/" + visit.path.split("/", 3)[3]
         visit.host = visit.header("Host").partition(":")[0]
         host = self.hosts[visit.host]
-        host.in_hand.add(visit)
+        host.open.add(visit)
         host.most = max(host.most, host.now)
         self.visits.append(visit)
         self._changed.set()
@@ -134,7 +134,7 @@ class JudgingSite:
 
     def leave(self, visit: Visit) -> None:
         visit.end = time.monotonic()
-        self.hosts[visit.host].in_hand.remove(visit)
+        self.hosts[visit.host].open.remove(visit)
         self._changed.set()
 
 
@@ -171,8 +171,8 @@ class Visitor(asyncio.Protocol):
         self._gone()
 
     def _gone(self) -> None:
-        """A visitor who is gone has nothing in hand."""
-        if self._visit is not None and self._visit.in_hand:
+        """A visitor who is gone has no open request."""
+        if self._visit is not None and self._visit.is_open:
             if self._visit.work is not None:
                 self._visit.work.cancel()
             self._site.leave(self._visit)

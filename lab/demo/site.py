@@ -56,7 +56,7 @@ class ExampleSite(JudgingSite):
         self.latency = latency  # seconds; may be changed at any time
         self.port = port
         self.host = host  # to listen at
-        self.numbers = {path_of(number): number for number in range(pages)}
+        self.numbers = {names_in(number): number for number in range(pages)}
         """Of the pages, by path."""
 
     @property
@@ -77,7 +77,7 @@ class ExampleSite(JudgingSite):
         visits = [one for one in self.visits if one.host == host and one.path != JUDGE]
         paths = Counter(visit.path for visit in visits)
         robots, forbidden = paths.pop("/robots.txt", 0), paths.pop(FORBIDDEN, 0)
-        ends = [visit.end for visit in visits if not visit.in_hand]
+        ends = [visit.end for visit in visits if not visit.is_open]
         return Record(
             self.hosts[host].now,
             self.hosts[host].most,
@@ -114,7 +114,7 @@ class ExampleSite(JudgingSite):
         return response(page(self.numbers[visit.path], len(self.numbers)))
 
 
-def path_of(number: int) -> str:
+def names_in(number: int) -> str:
     """The path of a page."""
     return f"/page/{number}" if number else "/"
 
@@ -123,7 +123,7 @@ def page(number: int, pages: int) -> str:
     """The HTML of a page: links down the tree, across it, and back."""
     down = range(BRANCHES * number + 1, BRANCHES * number + BRANCHES + 1)
     across = [(7 * number + 3) % pages, max(number - 1, 0), 0]
-    paths = [path_of(target) for target in (*down, *across) if target < pages]
+    paths = [names_in(target) for target in (*down, *across) if target < pages]
     if number == 0:
         paths.append(FORBIDDEN)
     links = "\n".join(f'<li><a href="{path}">{path}</a></li>' for path in paths)

@@ -14,7 +14,7 @@ from lab.demo.site import Record
 
 REFUSALS = ("429", "503")
 NO_FAILURES = ("IgnoreRequest", "PermitLostError")
-"""Exceptions of requests forbidden by robots.txt or made again: not faults of the site."""
+"""Exceptions of requests forbidden by robots.txt or retried: not faults of the site."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CrawlResult:
 
     @property
     def errors(self) -> Counter[str]:
-        """Responses by status, from 400 on, even if the request was made again. The final
+        """Responses by status, from 400 on, even if the request was retried. The final
         responses for robots.txt are left out.
         """
         found: Counter[str] = Counter()

@@ -37,12 +37,12 @@ WORLDS = {
     "operators": "semaphore",
     "shared_crawl": "shared_crawl",
 }
-"""Which simulation runs a room."""
-TEST_ROOMS = {
+"""Which simulation runs a package."""
+TEST_PACKAGES = {
     "link": ("link", "core"),
     "model": ("model", "core", "scrapy"),
 }
-"""Which rooms of tests see a room, nearest first; others: that of the same name."""
+"""Which packages of tests see a package, nearest first; others: that of the same name."""
 FIRST_SEEDS, MORE_SEEDS = range(1, 41), range(41, 301)  # the latter for what no test has seen
 SIMULATION_TIMEOUT_S, TEST_TIMEOUT_S, TESTS_TIMEOUT_S = 300, 60, 1800
 PYTEST = (
@@ -86,14 +86,14 @@ class Worker:
     def try_out(self, mutant: Mutant) -> Result:
         """Show the mutant to the simulation, then to the tests."""
         path, began = self._copy / mutant.file, time.monotonic()
-        source, room = path.read_text("utf-8"), room_of(mutant.file)
-        rooms = [f"tests/{name}" for name in TEST_ROOMS.get(room, (room,))]
+        source, package = path.read_text("utf-8"), package_of(mutant.file)
+        packages = [f"tests/{name}" for name in TEST_PACKAGES.get(package, (package,))]
         while True:
             path.write_text(mutant.apply(source), "utf-8")
             how, by = (
-                self._simulate(room, FIRST_SEEDS)
-                or self._test(mutant, rooms)
-                or self._simulate(room, MORE_SEEDS)
+                self._simulate(package, FIRST_SEEDS)
+                or self._test(mutant, packages)
+                or self._simulate(package, MORE_SEEDS)
                 or (SURVIVED, "")
             )
             path.write_text(source, "utf-8")
@@ -102,13 +102,13 @@ class Worker:
         self._kills.update([(mutant.file, by), (mutant.place, by)])
         return Result(mutant, how, by, time.monotonic() - began)
 
-    def _simulate(self, room: str, seeds: range) -> tuple[str, str] | None:
-        if room not in WORLDS or not self._passes.get(WORLDS[room], True):
+    def _simulate(self, package: str, seeds: range) -> tuple[str, str] | None:
+        if package not in WORLDS or not self._passes.get(WORLDS[package], True):
             return None
-        status = self._fork(partial(_simulate, WORLDS[room], seeds), SIMULATION_TIMEOUT_S)
-        return _verdict(status, SIMULATION, WORLDS[room])
+        status = self._fork(partial(_simulate, WORLDS[package], seeds), SIMULATION_TIMEOUT_S)
+        return _verdict(status, SIMULATION, WORLDS[package])
 
-    def _test(self, mutant: Mutant, rooms: list[str]) -> tuple[str, str] | None:
+    def _test(self, mutant: Mutant, packages: list[str]) -> tuple[str, str] | None:
         """The tests that have convicted its neighbours come first, then those whose names share
         words with its place.
         """
@@ -117,8 +117,10 @@ class Worker:
             file, _, name = item.nodeid.partition("::")
             kills = 4 * self._kills[mutant.place, item.nodeid]
             near = 4 * len(_words(file) & words) + len(_words(name) & words)
-            room = next(i for i, room in enumerate(rooms) if file.startswith(f"{room}/"))
-            return -kills - self._kills[mutant.file, item.nodeid], room, -near
+            package = next(
+                i for i, package in enumerate(packages) if file.startswith(f"{package}/")
+            )
+            return -kills - self._kills[mutant.file, item.nodeid], package, -near
 
         class Plugin:
             @staticmethod
@@ -132,7 +134,7 @@ class Worker:
 
         words = _words(mutant.place)
         self._last_test.write_text("")
-        status = self._fork(partial(pytest.main, [*PYTEST, *rooms], [Plugin]), TESTS_TIMEOUT_S)
+        status = self._fork(partial(pytest.main, [*PYTEST, *packages], [Plugin]), TESTS_TIMEOUT_S)
         return _verdict(status, TESTS, self._last_test.read_text())
 
     def _passes_without(self, test: str) -> bool:
@@ -200,8 +202,8 @@ class Worker:
                     os.kill(int(environment.parent.name), signal.SIGKILL)
 
 
-def room_of(file: str) -> str:
-    """The kernel's rooms are its folders; an annex is one room."""
+def package_of(file: str) -> str:
+    """The folder of the package that a file is in."""
     parts = Path(file).parts
     return parts[1]
 

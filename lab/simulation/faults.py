@@ -66,7 +66,7 @@ class Misfortune:
                 network.freeze_server(fault.seconds)
             case "restart" | "server away":
                 if fault.kind == "restart":
-                    self._begin_life(self._data_for(fault.of))
+                    self._begin_incarnation(self._data_for(fault.of))
                 network.is_server_down = True
                 network.break_all()
                 return partial(setattr, network, "is_server_down", False)
@@ -103,7 +103,7 @@ class Misfortune:
     def _take_over(self, lag: float, is_hidden: bool) -> None:
         network = self.network
         network.server.after_info = None
-        self._begin_life(self._copy_of(network.world.now - lag))
+        self._begin_incarnation(self._copy_of(network.world.now - lag))
         network.move_all() if is_hidden else network.break_all()
 
     def _cut_off_master(self, data: Any) -> End:
@@ -119,7 +119,7 @@ class Misfortune:
                 return
             self.network.server.set_lacking_replicas(False)
             if len(self.losses_at) == losses:
-                self._begin_life(data)
+                self._begin_incarnation(data)
                 self.network.break_all()
 
         return take_over
@@ -127,9 +127,9 @@ class Misfortune:
     def note_loss(self) -> None:
         self.losses_at.append(self.network.world.now)
 
-    def _begin_life(self, data: Any) -> None:
+    def _begin_incarnation(self, data: Any) -> None:
         self.note_loss()
-        self.network.server.begin_life(data)
+        self.network.server.begin_incarnation(data)
 
     def _data_for(self, kind: str) -> Any:
         match kind:

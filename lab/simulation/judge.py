@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.permit import Permit, PermitSet
-from semaphore_middleware.link.renewal_thread import BEAT, LATE
 from semaphore_middleware.link.lease import GRACE, RENEWAL, STEP
+from semaphore_middleware.link.renewal_thread import BEAT, LATE
 from semaphore_middleware.model.limits import Limit
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Judge(Timeline):
         self.failures: dict[str, int] = defaultdict(int)
         self.held_s: dict[int, float] = defaultdict(float)
         """By node: how long requests were open, of all its requests together."""
-        self.longest_gap: dict[int, float] = defaultdict(float)
+        self.longest_wait: dict[int, float] = defaultdict(float)
         self.started: dict[int, int] = defaultdict(int)
         """By node: requests that began."""
         self.served_at: dict[int, float] = {}
@@ -80,7 +80,7 @@ class Judge(Timeline):
         self.server_granted_at: dict[tuple[str, str], float] = {}
         """By scope and node: when the server last granted a permit."""
         self.granted_at: dict[Permit, float] = {}
-        """When the server granted it, of those that were not handed on."""
+        """When the server granted it, of those that were not reused."""
         self.harmed_at: dict[str, float] = {}
         self.refused_at: dict[str, float] = {}
         self.paused_at: dict[str, float] = {}
@@ -89,7 +89,7 @@ class Judge(Timeline):
         """When the last of those that are over ended."""
         self.begun = 0
         self.failed_at_once = 0
-        """Requests for a site that is down or walled."""
+        """Requests for a site that is down or blocked."""
         self._stalled: dict[str, float] = {}
         self._named_at: dict[tuple[int, str], float] = {}
         """By node and scope: when it last had a lease there."""
@@ -103,17 +103,19 @@ class Judge(Timeline):
         self.server_granted_at[scope, node] = self.world.now
         self.note("server", f"grants {scope} to {node[:4]}, {permits}")
 
-    def check_blocked(self, scope: str, node: Node, session: Session) -> None:
-        """A node that cannot use a permit is granted none, once its keeper has reported that."""
-        host, lease = node.host, session.outbox.leases.get(scope)
-        is_known = self.world.now > host.blocked_at + (LATE + BEAT) * self.plan.lease
+    def check_stalled(self, scope: str, node: Node, session: Session) -> None:
+        """A node that cannot use a permit is granted none, once the renewal thread has reported
+        that.
+        """
+        host, lease = node.host, session.updates.leases.get(scope)
+        is_known = self.world.now > host.stalled_at + (LATE + BEAT) * self.plan.lease
         is_kept = self.plan.theme == "safe" and lease is not None and lease.held
         if host.is_frozen and is_known and is_kept:
             self.violate(f"BLOCKED {scope}: {node.name} is granted a permit")
 
-    def on_grant(self, node: Node, permit: Permit, is_handed_on: bool) -> None:
+    def on_grant(self, node: Node, permit: Permit, is_reused: bool) -> None:
         """A node has given a permit to one of its requests."""
-        if not is_handed_on:  # it may have heard late of the grant
+        if not is_reused:  # it may have heard late of the grant
             granted_at = self.server_granted_at.get((permit.scope, node.semaphore.node), math.inf)
             self.granted_at[permit] = granted_at
         self._check_order(node, permit)
@@ -156,8 +158,8 @@ class Judge(Timeline):
             self._check_limit(scope, permit.limit, granted_at)
             self._check_pause(scope, node, granted_at)
             self.starts[scope].append(now)
-        gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
-        self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
+        waited = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
+        self.longest_wait[node.number] = max(self.longest_wait[node.number], waited)
         self.served_at[node.number] = now
         self.started[node.number] += 1
         self.note(node.name, f"begins {' '.join(job.scopes)} for {job.hold:g} s")
@@ -203,7 +205,7 @@ class Judge(Timeline):
             return host.is_frozen or is_ending
         if not (host.is_frozen or host.thawed_at == self.world.now):
             return False
-        permit._lease.is_expired(math.inf)  # looks what the keeper has renewed
+        permit._lease.is_expired(math.inf)  # looks what the renewal thread has renewed
         rest = (1 - GRACE) * self.plan.lease
         if any(
             self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at
@@ -214,11 +216,11 @@ class Judge(Timeline):
     def _may_be(
         self, scope: str, values: dict[Any, Any], granted_at: float = math.inf
     ) -> list[Any]:
-        """What may be in force of what an operator has set: `values` gives it for the changes that
+        """What may be effective of what an operator has set: `values` gives it for the changes that
         matter here. None: nothing. For a permit: when it was granted, or later.
         """
         # So long nodes may go by what held before.
-        since = min(granted_at, self.world.now) - 2 * self.plan.turn - TRAVEL_S
+        since = min(granted_at, self.world.now) - 2 * self.plan.reuse_window - TRAVEL_S
         changes = [one for one in self.rules[scope] if one[2] in values]
         known = [(-math.inf, -math.inf, None), *changes]
         return [
@@ -271,9 +273,9 @@ class Judge(Timeline):
         if request.job.outcome in ("refused", "failed") or request.job.asks_pause:
             self.harmed_at[site] = self.world.now
 
-    # Pace ---------------------------------------------------------------------------------------
+    # Intervals ----------------------------------------------------------------------------------
 
-    def check_pace(self) -> None:
+    def check_intervals(self) -> None:
         """No two starts closer than the delay, never more than burst + rate x time."""
         for scope, starts in self.starts.items():
             limit = self.plan.limits[scope]
@@ -281,30 +283,32 @@ class Judge(Timeline):
             if limit.delay:
                 is_ruled = any(rule == "delay" for _, _, rule in self.rules[scope])
                 delay = min(limit.delay, 0.5) if is_ruled else limit.delay
-                self._check_gaps(scope, times, delay * (1 - limit.jitter), 1)
+                self._check_intervals(scope, times, delay * (1 - limit.jitter), 1)
             if limit.rate:
-                self._check_gaps(scope, times, limit.interval, limit.burst)
+                self._check_intervals(scope, times, limit.interval, limit.burst)
 
     def check_mixed(self, limits: list[Limit], length: float, is_wanted: bool) -> None:
         """Of limits that are all named at a site, one by each node, which holds a permit, each part
         holds; and one that `is_wanted` all the time is used as far as they allow.
         """
         starts, used = self.starts["a.com"], sum(self.held_s.values())
-        gap = max(limit.delay * (1 - limit.jitter) for limit in limits)
+        least = max(limit.delay * (1 - limit.jitter) for limit in limits)
         delay = max(limit.delay for limit in limits)
         interval = max(limit.interval for limit in limits)
         burst = min((limit.burst for limit in limits if limit.rate), default=1)
         most = min(limit.concurrency for limit in limits) - len(limits)
-        self._check_gaps("a.com", starts, gap, 1)
-        self._check_gaps("a.com", starts, interval, burst)
+        self._check_intervals("a.com", starts, least, 1)
+        self._check_intervals("a.com", starts, interval, burst)
         if used > most * length + len(limits):
-            self.violate(f"LIMIT a.com: {used:.1f} s used, of {most} places in {length:g} s")
-        pace = max(delay, interval)
+            self.violate(f"LIMIT a.com: {used:.1f} s used, of {most} permits in {length:g} s")
+        interval = max(delay, interval)
         is_used = used > 0.8 * most * length
-        if is_wanted and len(starts) * pace < 0.8 * length and not is_used:
-            self.violate(f"UNUSED: {len(starts)} starts in {length:g} s, one in {pace:g} s may be")
+        if is_wanted and len(starts) * interval < 0.8 * length and not is_used:
+            self.violate(
+                f"UNUSED: {len(starts)} starts in {length:g} s, one in {interval:g} s may be"
+            )
 
-    def _check_gaps(self, scope: str, times: list[float], interval: float, burst: int) -> None:
+    def _check_intervals(self, scope: str, times: list[float], interval: float, burst: int) -> None:
         arrival = -math.inf
         for before, at in zip([-math.inf, *times], times, strict=False):
             early = arrival - (burst - 1) * interval - at
@@ -316,7 +320,7 @@ class Judge(Timeline):
             if any(scope not in self._in_use_at[jumped_at] for jumped_at in jumps_at):
                 slack = math.inf  # the key of an idle site may have expired
             if early > slack:
-                self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
+                self.violate(f"INTERVAL {scope}: a start at {at:.3f} comes {early:.3f} s too early")
             arrival = interval + (at if has_jumped else max(arrival, at))
 
     # Liveness -----------------------------------------------------------------------------------
@@ -326,19 +330,19 @@ class Judge(Timeline):
         leases = []
         for node in nodes:
             if node.semaphore._session is not None:
-                for lease in node.semaphore._session.outbox.leases.values():
+                for lease in node.semaphore._session.updates.leases.values():
                     leases.append(lease)
                     self._named_at[node.number, lease.scope] = self.world.now
         for scope, limit in self.plan.limits.items():
             here = [lease for lease in leases if lease.scope == scope]
             is_waited_for = any(lease.waiting for lease in here)
             held = sum(len(one.held) + len(one._orphans) + one._pool.permits for one in here)
-            pending = sum(lease._unstarted for lease in here)
+            unstarted = sum(lease._unstarted for lease in here)
             is_free = held < self._capacity(scope, limit)
-            if is_waited_for and is_free and self._may_start(scope, pending):
+            if is_waited_for and is_free and self._may_start(scope, unstarted):
                 since = self._stalled.setdefault(scope, self.world.now)
-                # What was pending counts as begun when its node's lease is over.
-                as_begun = self._pace(scope) if self.plan.kind == "storm" else 0.0
+                # What was unstarted counts as begun when its node's lease is over.
+                as_begun = self._interval(scope) if self.plan.kind == "storm" else 0.0
                 if self.world.now - since > free_after + as_begun:
                     self.violate(f"STALL {scope}: {held} held, others wait since {since:.3f}")
                     self._stalled[scope] = self.world.now
@@ -358,47 +362,51 @@ class Judge(Timeline):
             return 1
         return min([*named, *rules])
 
-    def _may_start(self, scope: str, pending: int) -> bool:
-        """Whether no pace, pause or backoff may keep requests waiting. So many starts are granted
-        and have not begun: under a pace they count as if they began now.
+    def _may_start(self, scope: str, unstarted: int) -> bool:
+        """Whether no interval, pause or backoff may keep requests waiting. So many starts are
+        granted and have not begun: under a interval they count as if they began now.
         """
         if any(self._may_be(scope, {"pause": True, "resume": False, "reset": False})):
             return False
-        pace = self._pace(scope)
-        if pace and pending >= self.plan.limits[scope].burst:
+        interval = self._interval(scope)
+        if interval and unstarted >= self.plan.limits[scope].burst:
             return False
         last = max(self.starts[scope][-10:], default=-math.inf)
-        return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
+        return self.world.now >= max(last + interval, self.harmed_at.get(scope, -math.inf) + 2.0)
 
-    def _pace(self, scope: str) -> float:
+    def _interval(self, scope: str) -> float:
         """How long a start may keep the next one waiting."""
         limit = self.plan.limits[scope]
-        pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
-        return max(pace, 0.5) if any(rule == "delay" for *_, rule in self.rules[scope]) else pace
+        interval = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
+        return (
+            max(interval, 0.5)
+            if any(rule == "delay" for *_, rule in self.rules[scope])
+            else interval
+        )
 
     # Fairness -----------------------------------------------------------------------------------
 
     def check_shares(
         self, wants: dict[int, int], limit: int, holds: dict[int, float], length: float
     ) -> None:
-        """At a site that is wanted all the time, the places at it are shared by max-min; and no
-        node waits for longer than the others' turns and requests take.
+        """At a site that is wanted all the time, its permits are shared by max-min; and no
+        node waits for longer than the others' reuse windows and requests take.
         """
         # Whoever asks for the next permit as it gives one back comes behind all who wait then.
-        longest = len(wants) * (self.plan.turn + max(holds.values())) + TRAVEL_S
+        longest = len(wants) * (self.plan.reuse_window + max(holds.values())) + TRAVEL_S
         are_alike = len(set(holds.values())) == 1
         for node, share in max_min(wants, limit).items():
-            # Of those that hold as many each is served in turn, however long it takes; and whose
-            # only request has ended must wait for another's end.
+            # Of those that hold as many each is served in its order, however long it takes; and
+            # whose only request has ended must wait for another's end.
             due = share if are_alike else min(math.floor(share), wants[node] - 1)
             held = self.held_s[node] / length  # less its ways to the server
-            if not self.plan.turn and held < 0.4 * due:
-                self.violate(f"SHARE node {node} has {held:.2f} places, {due:.2f} are due to it")
-            if wants[node] <= limit and self.longest_gap[node] > longest:
-                self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")
+            if not self.plan.reuse_window and held < 0.4 * due:
+                self.violate(f"SHARE node {node} has {held:.2f} permits, {due:.2f} are due to it")
+            if wants[node] <= limit and self.longest_wait[node] > longest:
+                self.violate(f"WAIT node {node} waited for {self.longest_wait[node]:.3f} s")
 
     def check_jobs(self, jobs: Mapping[int, str], length: float) -> None:
-        """Jobs that want a site all the time share the places there, or the starts, equally. `jobs`
+        """Jobs that want a site all the time share its permits, or the starts, equally. `jobs`
         are by node.
         """
         limit = self.plan.limits["a.com"]
@@ -411,9 +419,9 @@ class Judge(Timeline):
             has, due = of_job / all_used, 1 / len(used)
             if abs(has - due) > 0.02:
                 self.violate(f"SHARE job {name} has {has:.3f}, not {due:.3f}")
-        most = length / self._pace("a.com") if is_paced else length * limit.concurrency
+        most = length / self._interval("a.com") if is_paced else length * limit.concurrency
         if all_used < 0.9 * most:
-            self.violate(f"UNUSED: of {most:.0f} places or starts {all_used:.0f} were used")
+            self.violate(f"UNUSED: of {most:.0f} permits or starts {all_used:.0f} were used")
 
     # The end ------------------------------------------------------------------------------------
 
@@ -422,20 +430,20 @@ class Judge(Timeline):
         lease = self.plan.lease
         of_dead_nodes = (1 + RENEWAL) * lease if self.plan.kind == "storm" else 0.0
         of_breaks = CONNECT_S if self.plan.kind == "calm" and self.plan.faults else 0.0
-        return 2 * self.plan.turn + 0.1 + of_dead_nodes + of_breaks + lease / 50
+        return 2 * self.plan.reuse_window + 0.1 + of_dead_nodes + of_breaks + lease / 50
 
 
-def max_min(wants: dict[int, int], places: float) -> dict[int, float]:
-    """Max-min fair shares of so many places."""
+def max_min(wants: dict[int, int], permits: float) -> dict[int, float]:
+    """Max-min fair shares of so many permits."""
     shares: dict[int, float] = {}
     left = dict(wants)
     while left:
-        share = places / len(left)
+        share = permits / len(left)
         small = {node: want for node, want in left.items() if want <= share}
         if not small:
             return shares | dict.fromkeys(left, share)
         for node, want in small.items():
             shares[node] = float(want)
-            places -= want
+            permits -= want
             del left[node]
     return shares

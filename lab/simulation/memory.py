@@ -8,9 +8,9 @@ from typing import Any
 
 from lab.simulation.server import Server
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.update_queue import Outbox
 from semaphore_middleware.core.protocol import RECORDS
 from semaphore_middleware.core.scope_lease import ScopeLease
+from semaphore_middleware.core.update_queue import UpdateQueue
 from semaphore_middleware.report.keys import HistoryKeys  # feature: report
 
 OURS = "semaphore_middleware"
@@ -23,18 +23,18 @@ KEPT = {
     "CrawlSession._identity": "from the settings",
     "Diary._ended": "is written once a minute",
     "Diary._tallies": "is written once a minute",
-    "Handover.kept": "what the keeper has renewed last: it is replaced as a whole",
-    "Outbox._sent": "judged by its age: `Crawl._judge_sent`",
-    "Outbox._sent_before": "judged by its age: `Crawl._judge_sent`",
+    "RenewalSnapshot.kept": "what the renewal thread has renewed last: it is replaced as a whole",
+    "NewRequests._sent": "judged by its age: `Crawl._judge_sent`",
+    "NewRequests._sent_before": "judged by its age: `Crawl._judge_sent`",
     "Scheduler.identity": "from the settings",
-    "Session._ended_terms": "those of the last stall: the next one forgets them",
+    "Session._ended_leases": "those of the last stall: the next one forgets them",
     "Subscription._channels": "its own",
     "Subscription._tasks": "its own, two",
     "SummedStats._sent": "the last number of each stat",
     "_Parts.addresses": "from the settings",
 }
 """Tables that need not be empty, and why. All others are to be."""
-SUMS = ("held", "waiting", "resting", "pending")
+SUMS = ("held", "waiting", "suspended", "unstarted")
 
 
 def left_in(thing: object) -> list[str]:
@@ -58,25 +58,25 @@ def _tables(thing: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
             yield from _tables(part, seen)
 
 
-def wrong_in(outbox: Outbox, is_over: bool) -> Iterator[str]:
-    """What an outbox and its leases count that is not, or keep of what is gone. Once it `is_over`
-    with faults, a call is answered before the next one is made.
+def wrong_in(updates: UpdateQueue, is_over: bool) -> Iterator[str]:
+    """What an update queue and its leases count that is not, or keep of what is gone. Once it
+    `is_over` with faults, a call is answered before the next one is made.
     """
-    scopes = outbox.leases.keys()
-    owners = [getattr(do, "__self__", None) for do in outbox._timers]
+    scopes = updates.leases.keys()
+    owners = [getattr(do, "__self__", None) for do in updates._timers]
     timed = {one.scope for one in owners if isinstance(one, ScopeLease)}
-    if forgotten := (timed | outbox.handover._sent[1].keys()) - scopes:
+    if forgotten := (timed | updates.renewal_snapshot._sent[1].keys()) - scopes:
         yield f"it remembers {forgotten}"
-    for lease in outbox.leases.values():
-        counts, held, line = lease._totals, lease.held, lease._queue
-        limits = Counter(one.limit for one in (*held, *line.permits, *lease._orphans))
+    for lease in updates.leases.values():
+        counts, held, queue = lease._totals, lease.held, lease._queue
+        limits = Counter(one.limit for one in (*held, *queue.permits, *lease._orphans))
         if lease._limits != dict(limits):
             yield f"{lease} has {lease._limits}, and its requests name {limits}"
         if lease._unstarted != sum(not permit._begun for permit in held):
             yield f"{lease} counts {lease._unstarted} as unstarted"
         if counts.granted - counts.returned != len(held) + lease._pool.permits:
             yield f"{lease} has {counts}, {lease._pool}"
-        is_long_answered = any(seq < counts.seq for seq, _ in line._unanswered)
+        is_long_answered = any(seq < counts.seq for seq, _ in queue._unanswered)
         if is_over and (len(lease._unanswered) > 1 or is_long_answered):
             yield f"{lease} waits for answers that have come"
 

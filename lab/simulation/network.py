@@ -67,8 +67,8 @@ class Network:
     def link(self, host: Host) -> Link:
         if host not in self._links:
             self._links[host] = Link()
-            if host.keeper is not None:
-                self._links[host.keeper] = self._links[host]
+            if host.renewal_thread is not None:
+                self._links[host.renewal_thread] = self._links[host]
         return self._links[host]
 
     def cut(self, host: Host, out: bool, back: bool) -> None:
@@ -96,7 +96,7 @@ class Network:
             self.break_one(wire)
 
     def connections_of(self, host: Host) -> list[Wire]:
-        return [wire for wire in self._wires if wire.machine in (host, host.keeper)]
+        return [wire for wire in self._wires if wire.machine in (host, host.renewal_thread)]
 
     def break_one(self, wire: Wire) -> None:
         """End a connection; the host hears of it if it can."""
@@ -207,8 +207,10 @@ class Wire:
 
     def __init__(self, network: Network, machine: Host, **_: Any) -> None:
         at_work = asyncio.get_running_loop()
-        keeper = machine.keeper
-        self.machine = keeper if keeper and keeper.loop is at_work else machine
+        renewal_thread = machine.renewal_thread
+        self.machine = (
+            renewal_thread if renewal_thread and renewal_thread.loop is at_work else machine
+        )
         self.is_connected = False
         self.is_gone = False  # at the server's end
         self.is_dead = False  # it carries nothing more to the server

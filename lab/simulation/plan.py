@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from lab.simulation.sites import (
-    WALL_S,  # feature: blocked
+    BLOCKED_S,  # feature: blocked
     Meter,  # feature: learned_interval
     Quota,  # feature: blocked
     Site,
@@ -20,7 +20,7 @@ from semaphore_middleware.model.limits import Limit
 SITES = ("a.com", "b.com", "c.com")
 SHARED = ("domain:com", "all")  # scopes that requests of several sites share
 LATE_S = 15.0  # when a node comes to a site that others have found to be down
-PACE_CHANGES_S = 120.0
+RATE_CHANGES_S = 120.0
 PHASES_S = (24.0, 46.0, 68.0)  # of plans with jobs: when one leaves, comes back, and the end
 
 
@@ -65,7 +65,7 @@ class Plan:
     seed: int
     kind: str
     lease: float
-    turn: float
+    reuse_window: float
     nodes: int
     limits: Mapping[str, Limit]
     workers: tuple[Worker, ...]
@@ -117,7 +117,7 @@ THEMES = {
         length=8.0,
         harm=(0.0, 0.02, 0.1),
     ),
-    "late": Theme(  # accounts that open and close, while old calls and messages come again
+    "late": Theme(  # entries that open and close, while old calls and messages come again
         ("weather", "break", "reopen", "freeze"),
         between=(0.2, 1.0),
         seconds=(0.1, 0.5, 1.0),
@@ -177,7 +177,7 @@ def plan_for(seed: int) -> Plan:
     if others.random() < 0.02:  # feature: unresponsive
         return _sick(seed, others)
     if others.random() < 0.01:  # feature: blocked
-        return _walled(seed, others)
+        return _blocked(seed, others)
     if others.random() < 0.01:  # feature: learned_interval
         return _metered(seed, others)
     if others.random() < 0.03:
@@ -228,7 +228,7 @@ def _storm(name: str, seed: int, random: Random) -> Plan:
         seed,
         "storm",
         lease,
-        turn=random.choice((0.0, 0.1, 0.1, 0.5)),
+        reuse_window=random.choice((0.0, 0.1, 0.1, 0.5)),
         nodes=nodes,
         limits=limits,
         workers=_workers(random, theme, nodes, lease, 0.0 if jumps else 0.3 * lease),
@@ -255,7 +255,7 @@ def _busy(seed: int, random: Random) -> Plan:
         seed,
         "storm",
         lease,
-        turn=random.choice((0.0, 0.1, 0.5)),
+        reuse_window=random.choice((0.0, 0.1, 0.5)),
         nodes=nodes,
         limits={"a.com": random.choice((Limit(1), Limit(2), Limit(2, delay=0.3)))},
         workers=_workers(random, theme, nodes, lease, 0.0),
@@ -279,7 +279,7 @@ def _calm(seed: int, random: Random) -> Plan:
         seed,
         "calm",
         lease,
-        turn=random.choice((0.0, 0.1, 0.1, 0.5)),
+        reuse_window=random.choice((0.0, 0.1, 0.1, 0.5)),
         nodes=nodes,
         limits=limits,
         workers=_workers(random, theme, nodes, lease, 0.0),
@@ -298,7 +298,7 @@ def _paced(seed: int, random: Random) -> Plan:
         seed,
         "calm",
         lease,
-        turn=random.choice((0.0, 0.1, 0.5)),
+        reuse_window=random.choice((0.0, 0.1, 0.5)),
         nodes=nodes,
         limits={"a.com": random.choice(limits)},
         workers=_workers(random, theme, nodes, lease, 0.0),
@@ -324,7 +324,7 @@ def _crowd(seed: int, random: Random) -> Plan:
         seed,
         "crowd",
         lease=15.0,
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=nodes,
         limits={"a.com": Limit(limit)},
         workers=tuple(
@@ -353,7 +353,7 @@ def _shared(seed: int, random: Random) -> Plan:
         seed,
         "shared",
         lease=3.0,
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=len(jobs),
         limits={"a.com": limit},
         workers=tuple(
@@ -387,7 +387,7 @@ def _sick(seed: int, random: Random) -> Plan:  # feature: unresponsive
         seed,
         "sick",
         lease=3.0,
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=sick + well,
         limits={"a.com": Limit(limit)},
         workers=tuple(workers),
@@ -396,21 +396,21 @@ def _sick(seed: int, random: Random) -> Plan:  # feature: unresponsive
     )
 
 
-def _walled(seed: int, random: Random) -> Plan:  # feature: blocked
+def _blocked(seed: int, random: Random) -> Plan:  # feature: blocked
     """A site that refuses everything for long, or all that is above a quota, and nodes whose pages
-    fail at once when it counts as walled.
+    fail at once when it counts as blocked.
     """
     nodes = random.choice((1, 2, 3))
-    period = random.choice((10.0, WALL_S / 2, 2 * WALL_S))
-    is_named = period > WALL_S or random.random() < 0.5
-    site = random.choice((partial(Wall, 2 * WALL_S), partial(Quota, 20, period, is_named)))
+    period = random.choice((10.0, BLOCKED_S / 2, 2 * BLOCKED_S))
+    is_named = period > BLOCKED_S or random.random() < 0.5
+    site = random.choice((partial(Wall, 2 * BLOCKED_S), partial(Quota, 20, period, is_named)))
     limit = Limit(random.choice((1, 2, 4)))
     pages = (Job(("a.com",), random.choice((0.05, 0.2)), 0.1),) * 5000
     return Plan(
         seed,
-        "walled",
+        "blocked",
         lease=3.0,
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=nodes,
         limits={"a.com": limit},
         workers=tuple(Worker(n, pages) for n in range(nodes) for _ in range(limit.concurrency + 1)),
@@ -430,20 +430,20 @@ def _metered(seed: int, random: Random) -> Plan:  # feature: learned_interval
         seed,
         "metered",
         lease=3.0,
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=nodes,
         limits={"a.com": limit},
         workers=tuple(Worker(n, pages) for n in range(nodes) for _ in range(limit.concurrency + 1)),
-        site=partial(Meter, ((0.0, before), (PACE_CHANGES_S, after)), burst),
+        site=partial(Meter, ((0.0, before), (RATE_CHANGES_S, after)), burst),
     )
 
 
 def _mixed(seed: int, random: Random) -> Plan:
-    """Nodes that hold a permit of one site all the time, and name limits of different paces. Of
+    """Nodes that hold a permit of one site all the time, and name limits of different intervals. Of
     each part the strictest counts. They want more all the time, or now and then.
     """
     nodes = random.choice((2, 3))
-    paces = (
+    intervals = (
         Limit(6),
         Limit(9, delay=0.3),
         Limit(9, delay=1.0),
@@ -459,7 +459,7 @@ def _mixed(seed: int, random: Random) -> Plan:
         seed,
         "mixed",
         lease=3.0,
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=nodes,
         limits={"a.com": Limit(9)},
         workers=(
@@ -470,7 +470,7 @@ def _mixed(seed: int, random: Random) -> Plan:
                 for _ in range(10)
             ),
         ),
-        own_limits={node: {"a.com": random.choice(paces)} for node in range(nodes)},
+        own_limits={node: {"a.com": random.choice(intervals)} for node in range(nodes)},
     )
 
 
@@ -489,7 +489,7 @@ def _leaving(seed: int, random: Random) -> Plan:
         seed,
         "calm",
         lease=random.choice((2.0, 6.0)),
-        turn=random.choice((0.0, 0.1)),
+        reuse_window=random.choice((0.0, 0.1)),
         nodes=2,
         limits=dict.fromkeys(sites, Limit(50 // len(sites))),
         workers=tuple(workers),

@@ -1,10 +1,10 @@
 -- A small Redis: the commands that the scripts and nodes use, on keys that expire by a clock that the
--- simulation sets. It refuses what a real one refuses: arguments and keys of the wrong kind, and writes in scripts
--- that only read, when its memory is full, and as a master without replicas. `lab/simulation/test_redis.py`
--- compares its replies with a real server's.
+-- simulation sets. It refuses what a real one refuses: arguments and keys of the wrong kind, and writes in
+-- scripts that only read, when its memory is full, and as a master without replicas.
+-- `lab/simulation/test_redis.py` compares its replies with a real server's.
 
--- key -> { kind = 'H', 'Z' or 'S', h = field -> value (of a sorted set: member -> score; of a set: member -> 0),
--- ex = when it ends }
+-- key -> { kind = 'H', 'Z' or 'S', h = field -> value (of a sorted set: member -> score; of a set: member ->
+-- 0), ex = when it ends }
 DB = {}
 WALL = 0 -- its clock, ms
 RUN_ID, REPLICATION_ID, EVICTED, POLICY = 'run', 'replication', 0, 'noeviction'
@@ -120,7 +120,8 @@ local function by_score(members, scores, lowest, highest)
   local found = {}
   for _, member in ipairs(members) do
     local score = scores[member]
-    if (score > low or (score == low and not is_low_open)) and (score < high or (score == high and not is_high_open)) then
+    if (score > low or (score == low and not is_low_open)) and (score < high or (score == high
+      and not is_high_open)) then
       found[#found + 1] = member
     end
   end
@@ -350,8 +351,10 @@ function WRITE.SADD(key, ...)
 end
 
 local FEWEST = { -- arguments of a command; 0: if none is named
-  TIME = 0, INFO = 0, HGET = 2, HMGET = 2, HEXISTS = 2, HSCAN = 2, ZSCAN = 2, ZSCORE = 2, ZLEXCOUNT = 3, ZRANGE = 3, HDEL = 2,
-  ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, ZREMRANGEBYLEX = 3, HSET = 3, HINCRBY = 3, ZADD = 3, SADD = 2,
+  TIME = 0, INFO = 0, HGET = 2, HMGET = 2, HEXISTS = 2, HSCAN = 2, ZSCAN = 2, ZSCORE = 2, ZLEXCOUNT = 3,
+    ZRANGE = 3, HDEL = 2,
+  ZREM = 2, PEXPIRE = 2, PEXPIREAT = 2, ZREMRANGEBYSCORE = 3, ZREMRANGEBYLEX = 3, HSET = 3, HINCRBY = 3,
+    ZADD = 3, SADD = 2,
   PUBLISH = 2,
 }
 
@@ -439,7 +442,8 @@ function pcall(run, ...)
   return true, run(...)
 end
 
--- Runs a function as a command or a script; returns its reply, or the text of an error and whether it is a bug.
+-- Runs a function as a command or a script; returns its reply, or the text of an error and whether it is a
+-- bug.
 function RUN(run, reads_only, arguments)
   is_read_only, has_written, ran_full = reads_only, false, IS_FULL
   local done, reply
@@ -476,8 +480,8 @@ function IS_SAME(one, other)
   return true
 end
 
--- Makes a function run as a script, with these data. Returns its reply, the messages that it sends (in no order),
--- and whether an error is a bug.
+-- Makes a function run as a script, with these data. Returns its reply, the messages that it sends (in no
+-- order), and whether an error is a bug.
 local function recorded(run, data, publish)
   local messages = {}
   DB = data
@@ -490,8 +494,8 @@ local function recorded(run, data, publish)
   return reply, messages, is_bug
 end
 
--- Runs a script, and before it another one on a copy of the data, unseen. Returns the reply, whether an error is a
--- bug, and whether both replied, wrote and sent the same.
+-- Runs a script, and before it another one on a copy of the data, unseen. Returns the reply, whether an error
+-- is a bug, and whether both replied, wrote and sent the same.
 function RUN_BOTH(run, other)
   local data, copy, publish, witness = DB, SNAPSHOT(), PUBLISH, WITNESS
   WITNESS = false

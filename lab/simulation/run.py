@@ -19,22 +19,22 @@ from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
 from lab.simulation.plan import (
     LATE_S,  # feature: unresponsive
-    PACE_CHANGES_S,  # feature: learned_interval
     PHASES_S,
+    RATE_CHANGES_S,  # feature: learned_interval
     Fault,
     Job,
     Plan,
 )
 from lab.simulation.server import Server
 from lab.simulation.sites import (
-    WALL_S,  # feature: blocked
+    BLOCKED_S,  # feature: blocked
     Meter,
     Wall,  # feature: blocked
 )
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.calls import pack_begin
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.observer import Observer, PermitGranted, PermitLost, StatementRefused
+from semaphore_middleware.core.observer import Observer, PermitGranted, PermitLost, UpdateRefused
 from semaphore_middleware.core.protocol import RECORDS, VERSION, pack_head
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
@@ -46,8 +46,8 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.link import chance
 from semaphore_middleware.link.index import COMPLETE
-from semaphore_middleware.link.renewal_thread import Heartbeat
 from semaphore_middleware.link.location import Server as Location
+from semaphore_middleware.link.renewal_thread import Heartbeat
 from semaphore_middleware.link.scripts import sha1_of
 from semaphore_middleware.model.events import Event
 from semaphore_middleware.model.feedback import Backoff
@@ -61,8 +61,9 @@ BACKOFF = Backoff(start=0.5, most=2.0, down_after=DOWN_AFTER_S)
 COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
-LESSON_KEPT_MS = 8.3 * 86400e3  # of a limit or gap that was learned; a clock set back adds to it
-PACE_LEARNED_S = 60.0
+# of a limit or interval that was learned; a clock set back adds to it
+LESSON_KEPT_MS = 8.3 * 86400e3
+INTERVAL_LEARNED_S = 60.0
 MOST_REFUSED = 0.05
 LEAST_USED = 0.8
 REFUSAL_S = 0.02  # until a site refuses a request
@@ -119,15 +120,15 @@ class Witness(Observer):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitGranted):
-            self._judge.on_grant(self._node, event.permit, event.handed_on)
+            self._judge.on_grant(self._node, event.permit, event.reused)
         elif isinstance(event, PermitLost):
             self._judge.on_lost(self._node, event.permit)
-        elif isinstance(event, StatementRefused):
+        elif isinstance(event, UpdateRefused):
             self._judge.violate(f"REFUSED {self._node.name}: what it says makes no sense")
 
 
-class Keeper:
-    """The thread of a node's process that renews leases while the node's loop is blocked."""
+class RenewalThread:
+    """The thread of a node's process that renews leases while the node's loop is stalled."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -141,7 +142,7 @@ class Keeper:
         self._work.pop(heartbeat).cancel()
 
     def is_news(self, *_: object) -> bool:
-        return False  # no thread of this process is blocked
+        return False  # no thread of this process is stalled
 
     def warn(self, *_: object) -> None:
         """Nothing: it would be another thread that logs."""
@@ -154,7 +155,7 @@ class Node:
         self.number = number
         self.name = name
         self.clock_ahead = run.random.uniform(0.0, 1e4)
-        self.host = Host(run.world, name, self.clock_ahead, has_keeper=True)
+        self.host = Host(run.world, name, self.clock_ahead, has_renewal_thread=True)
         self.is_open = False
         self.semaphore = Semaphore(
             run.network,
@@ -162,14 +163,14 @@ class Node:
             run.plan.machines.get(number, number),
             node=name,
             lease=run.plan.lease,
-            turn=run.plan.turn,
+            reuse_window=run.plan.reuse_window,
             job=run.plan.jobs.get(number, ""),
             backoff=replace(BACKOFF, down_after=run.plan.down_after.get(number, DOWN_AFTER_S)),
             history=HISTORY_S,  # feature: report
             observers=[Witness(run.judge, self)],
         )
-        assert self.host.keeper is not None
-        self.semaphore._keeper = Keeper(self.host.keeper)  # type: ignore[assignment]
+        assert self.host.renewal_thread is not None
+        self.semaphore._renewal_thread = RenewalThread(self.host.renewal_thread)  # type: ignore[assignment]
         self._run = run
         self._judge = run.judge
         self._turning = asyncio.Lock()
@@ -254,7 +255,7 @@ class Node:
         assert permits is not None
         try:
             with permits.until_lost():
-                if job.outcome == "unused" or permits.withdrawn:
+                if job.outcome == "unused" or permits.must_not_start:
                     return  # and gives them back unused
                 permits.begin()
                 judge.on_begin(request)
@@ -353,7 +354,7 @@ class Run:
         else:
             self._finish_work()
             self._close_all()
-        self.judge.check_pace()
+        self.judge.check_intervals()
         for host in self.world.hosts:
             for error in host.errors:
                 self.judge.violate(f"ERROR {host.name}: {error}")
@@ -381,7 +382,7 @@ class Run:
         self.judge.on_server_grant(scope, node.decode(), f"no. {first}-{last}")
         for one in self.nodes:
             if one.semaphore.node == node.decode() and one.semaphore._session:
-                self.judge.check_blocked(scope, one, one.semaphore._session)
+                self.judge.check_stalled(scope, one, one.semaphore._session)
 
     def _watch(self) -> None:
         """Look at all that holds at any time, again and again."""
@@ -389,7 +390,7 @@ class Run:
         is_calm = self.plan.kind == "calm"
         settling_since = BEGIN_S if is_calm else judge.faults_end
         has_settled = self.world.now > settling_since + 2.5 * lease
-        # It may be a learned gap that is waited for, or another node's pace.
+        # It may be a learned interval that is waited for, or another node's delay.
         is_metered = self.plan.kind in ("metered", "mixed")
         if has_settled and not is_metered and (is_calm or not self.has_faults_left):
             judge.check_progress(self._living, judge.free_after())
@@ -405,7 +406,7 @@ class Run:
         is_over = self.world.now > self.judge.faults_end + 2.5 * lease and not self.has_faults_left
         for node in self._living:
             if node.semaphore._session is not None:
-                for wrong in wrong_in(node.semaphore._session.outbox, is_over):
+                for wrong in wrong_in(node.semaphore._session.updates, is_over):
                     self.judge.violate(f"MEMORY {node.name}: {wrong}")
         if any(not task.done() for _, task in self._tasks):
             self.world.after(lease / 4, self._watch_memory)
@@ -438,27 +439,27 @@ class Run:
         """Nothing may be left: neither in nodes nor on the server."""
         if self.plan.kind == "calm":
             self.world.run(self.world.now + 0.5)
-            for account in self._accounts():
-                self.judge.violate(f"LEFT {account} by nodes that have closed")
+            for entry in self._entries():
+                self.judge.violate(f"LEFT {entry} by nodes that have closed")
         self.world.run(self.world.now + 3 * self.plan.lease)
         had_full = any(fault.kind == "full" for fault in self.plan.faults)  # feature: report
         self.history.check(had_full)  # feature: report
-        if self._accounts():  # a dead node's: they end when somebody calls
+        if self._entries():  # a dead node's: they end when somebody calls
             probe = Node(self, -1, "probe")
             task = probe.host.spawn(self._probe(probe))
             for _ in range(20):
                 if not task.done():
                     self.world.run(self.world.now + self.plan.lease)
-        for account in self._accounts():
-            self.judge.violate(f"LEFT {account}")
+        for entry in self._entries():
+            self.judge.violate(f"LEFT {entry}")
         # An eviction may leave a queue without its scope, until that expires.
         for left in left_on(self.server, KEYS) if not self.plan.is_evicting else ():
             self.judge.violate(f"MEMORY server: {left}")
         self._check_keys()
         for node in self.nodes:
             session = node.semaphore._session
-            assert node.host.keeper is not None
-            timers = node.host.loop.left + node.host.keeper.loop.left
+            assert node.host.renewal_thread is not None
+            timers = node.host.loop.left + node.host.renewal_thread.loop.left
             wires = self.network.connections_of(node.host)
             if not node.host.is_dead and (session is not None or timers or wires):
                 self.judge.violate(f"LEFT in {node.name}: {session}, {timers}, {wires}")
@@ -478,7 +479,7 @@ class Run:
             await asyncio.sleep(0.4 * self.plan.lease)
         await node.semaphore.close()
 
-    def _accounts(self) -> list[str]:
+    def _entries(self) -> list[str]:
         found = []
         for scope in self.plan.limits:
             key = KEYS.of(scope)[0]
@@ -507,10 +508,11 @@ class Run:
         holds = {worker.node: worker.jobs[0].hold for worker in plan.workers}
         hold = max(holds.values())
         limit = plan.limits["a.com"].concurrency
-        first_turns = plan.nodes * (plan.turn + hold)
-        self.world.run(self.world.now + plan.lease + first_turns + 20 * hold)  # since the recovery
+        first_windows = plan.nodes * (plan.reuse_window + hold)
+        # since the recovery
+        self.world.run(self.world.now + plan.lease + first_windows + 20 * hold)
         judge.held_s.clear()
-        judge.longest_gap.clear()
+        judge.longest_wait.clear()
         length = 200 * hold / limit
         self.world.run(self.world.now + length)
         wants = Counter(worker.node for worker in plan.workers)
@@ -538,8 +540,8 @@ class Run:
         self.world.run(BEGIN_S + LATE_S + 2 * BACKOFF.most)
         last = plan.workers[-1]
         is_well = last.jobs[-1].outcome == "good"
-        if is_well and last.jobs[0].pause and judge.longest_gap[last.node] > FIRST_TRY_S:
-            judge.violate(f"SICK: the first try came after {judge.longest_gap[last.node]:.1f} s")
+        if is_well and last.jobs[0].pause and judge.longest_wait[last.node] > FIRST_TRY_S:
+            judge.violate(f"SICK: the first try came after {judge.longest_wait[last.node]:.1f} s")
         judge.held_s.clear()
         judge.started.clear()
         self.world.run(self.world.now + JUDGED_S)
@@ -553,41 +555,41 @@ class Run:
         if (max(tries.values()) if is_well else sum(tries.values())) > most:
             judge.violate(f"SICK: a site that does not respond was tried {tries} times")
 
-    def _judge_walled(self) -> None:  # feature: blocked
+    def _judge_blocked(self) -> None:  # feature: blocked
         """A wall is found when it has lasted, tried once a pause, and forgotten when it has gone. A
         quota is none.
         """
         judge, plan = self.judge, self.plan
-        self.world.run(BEGIN_S + WALL_S - BACKOFF.most)
+        self.world.run(BEGIN_S + BLOCKED_S - BACKOFF.most)
         if judge.failed_at_once:
-            judge.violate("WALLED: too early")
-        self.world.run(BEGIN_S + WALL_S + 2 * BACKOFF.most + plan.lease)
+            judge.violate("BLOCKED: too early")
+        self.world.run(BEGIN_S + BLOCKED_S + 2 * BACKOFF.most + plan.lease)
         is_wall = isinstance(self.site, Wall)
         if is_wall != bool(judge.failed_at_once):
-            judge.violate(f"WALLED: {judge.failed_at_once} requests failed at once")
+            judge.violate(f"BLOCKED: {judge.failed_at_once} requests failed at once")
         judge.started.clear()
-        self.world.run(BEGIN_S + 2 * WALL_S)
+        self.world.run(BEGIN_S + 2 * BLOCKED_S)
         tries = sum(judge.started.values())
-        if is_wall and tries > WALL_S / BACKOFF.most:
-            judge.violate(f"WALLED: it was tried {tries} times")
+        if is_wall and tries > BLOCKED_S / BACKOFF.most:
+            judge.violate(f"BLOCKED: it was tried {tries} times")
         self.world.run(self.world.now + 2 * BACKOFF.most)
         judge.failed_at_once = 0
         judge.started.clear()
         self.world.run(self.world.now + 2 * JUDGED_S)
         if judge.failed_at_once or not judge.started:
-            judge.violate(f"WALLED: {judge.failed_at_once} failed at once in the end")
+            judge.violate(f"BLOCKED: {judge.failed_at_once} failed at once in the end")
 
     def _judge_metered(self) -> None:  # feature: learned_interval
-        """Once its pace is known, a site refuses little, and answers nearly all that it allows;
+        """Once its interval is known, a site refuses little, and answers nearly all that it allows;
         when its rate has changed, again.
         """
         site = self.site
         assert isinstance(site, Meter)
-        for begins in (BEGIN_S, BEGIN_S + PACE_CHANGES_S):
-            self.world.run(begins + PACE_LEARNED_S)
+        for begins in (BEGIN_S, BEGIN_S + RATE_CHANGES_S):
+            self.world.run(begins + INTERVAL_LEARNED_S)
             since = self.world.now
             site.answered = site.refused = 0
-            self.world.run(begins + PACE_CHANGES_S)
+            self.world.run(begins + RATE_CHANGES_S)
             allowed = site.rate(since - BEGIN_S) * (self.world.now - since)
             share, used = site.refused / (site.answered + site.refused), site.answered / allowed
             if share > MOST_REFUSED or used < LEAST_USED:

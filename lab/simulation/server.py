@@ -32,7 +32,7 @@ class Server:
     """Executes commands at once, by its own wall clock. There is one at a time.
 
     `publish` is called with each message; `note_bug` with the text of an error in a script;
-    `note_grant` with key, node, term, and the numbers of the first and the last permit granted.
+    `note_grant` with key, node, lease id, and the numbers of the first and the last permit granted.
     """
 
     compare_every: float = COMPARE_EVERY
@@ -61,9 +61,9 @@ class Server:
         self._lives = 0
         self.clock_ahead_ms = EPOCH_MS
         self.calls = 0
-        self.begin_life()
+        self.begin_incarnation()
 
-    def begin_life(self, data: Any = None) -> None:
+    def begin_incarnation(self, data: Any = None) -> None:
         """Start anew, or be replaced: with these data, or without any."""
         self._lives += 1
         self._lua.RUN_ID = b"run%d" % self._lives
@@ -195,7 +195,7 @@ class Server:
 
     def failures_heard(self, key: bytes) -> int:
         """How many requests without response were counted at a scope; but for those that may have
-        been twice, as a late statement had opened the account anew.
+        been twice, as a late update had opened the entry anew.
         """
         return int(self._lua.FAILURES[key] or 0) - int(self._lua.OPENED_LATE[key] or 0)
 
@@ -233,7 +233,7 @@ def _compiled(source: bytes, sha: bytes) -> Any:
 
 @cache
 def _without_fast_path() -> str:
-    """The source of `sync`, in which the fast path leaves all statements to the rest."""
+    """The source of `sync`, in which the fast path leaves all updates to the rest."""
     parts = {FAST_PATH: "local function fast_path() end"}
 
     def include(file: str) -> str:

@@ -33,11 +33,11 @@ from lab.simulation.judge import Timeline
 from lab.simulation.memory import left_in
 from lab.simulation.network import Network, Wire
 from lab.simulation.plan import Fault, as_block, weather
-from lab.simulation.run import Keeper, Result, connected_by
+from lab.simulation.run import RenewalThread, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.link import chance
-from semaphore_middleware.shared_crawl import node_state, new_requests, prefetch, scheduler, session
+from semaphore_middleware.shared_crawl import new_requests, node_state, prefetch, scheduler, session
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,
     CrawlClient,
@@ -545,7 +545,7 @@ class _Server(Server):
         caller = arguments[2] if len(arguments) > 2 else b""
         had_ended = self.has_ended
         working, taken = self._members("working"), self._members("taken")
-        in_hand = Counter(member.partition(b"\0")[0] for member in taken)
+        in_flight = Counter(member.partition(b"\0")[0] for member in taken)
         reply = super().execute(command, now)
         lost = working - self._members("working") - {caller}
         if self.has_ended and not had_ended:
@@ -557,7 +557,7 @@ class _Server(Server):
             name, _, place = member[:-5].partition(b"\0")
             data = self.field(KEYS.key("requests"), place) or self.field(KEYS.key("aside"), place)
             if data is not None:
-                number, alone = number_of(json.loads(data)["url"]), in_hand[name] == 1
+                number, alone = number_of(json.loads(data)["url"]), in_flight[name] == 1
                 self._crawl.on_return(name, number, name in lost, alone)
         match reply:
             case [list(), list(taken_now), _, _, _]:  # of `sync`
@@ -589,7 +589,7 @@ class CrawlNode:
         self.plan = run.plan
         self.number = number
         name, clock_ahead = f"n{number}.{len(run.nodes)}", run.random.uniform(0.0, 1e4)
-        self.host = Host(run.world, name, clock_ahead, has_keeper=True)
+        self.host = Host(run.world, name, clock_ahead, has_renewal_thread=True)
         self.feed = _Feed(run.written)
         self.engine = _ScrapyEngine(self)
         self.began_at = run.world.now
@@ -635,8 +635,8 @@ class CrawlNode:
         self.spider.crawler, self.spider.settings = self.crawler, settings
         self.scheduler = Scheduler(self.crawler)
         self.scheduler.engine = _Engine(self.crawler)
-        assert self.host.keeper is not None
-        self.scheduler.keeper = Keeper(self.host.keeper)  # type: ignore[assignment]
+        assert self.host.renewal_thread is not None
+        self.scheduler.renewal_thread = RenewalThread(self.host.renewal_thread)  # type: ignore[assignment]
         connected_by(partial(Wire, run.network, self.host), self.scheduler.client.link.server)
 
     def stats(self) -> dict[str, int]:
@@ -783,20 +783,20 @@ class Crawl(Timeline):
         # Unless a call has come after it has left, or the server has lost that.
         is_known = not (self._overtaken or self.has_lost_data)
         has_left = node.closed_at is not None and is_known
-        is_blocked = node.host.is_blocked and bool(node.scheduler.client.run)  # it has joined
-        is_there = node.is_at_work or has_left or is_blocked
-        if is_there and self.is_quiet_for(node, may_be_blocked=True):
+        is_stalled = node.host.is_stalled and bool(node.scheduler.client.run)  # it has joined
+        is_there = node.is_at_work or has_left or is_stalled
+        if is_there and self.is_quiet_for(node, may_be_stalled=True):
             self.violate(f"LEASE of {node.host.name} has ended, {has_left=}")
 
-    def is_quiet_for(self, node: CrawlNode, may_be_blocked: bool = False) -> bool:
+    def is_quiet_for(self, node: CrawlNode, may_be_stalled: bool = False) -> bool:
         """Whether nothing has kept this node from the server for long enough, its own callbacks
         aside.
         """
         since = max(self._troubled_until, node.host.thawed_at)
         lost_call_s = 2 * CALL_TIMEOUT_S  # what waits for a reply, then connects
         settled = self.world.now - since > lost_call_s + self.plan.lease
-        is_blocked = may_be_blocked and node.host.is_blocked
-        return settled and (is_blocked or not node.host.is_frozen)
+        is_stalled = may_be_stalled and node.host.is_stalled
+        return settled and (is_stalled or not node.host.is_frozen)
 
     def on_end(self) -> None:
         self._ended_at = self.world.now
@@ -925,10 +925,10 @@ class Crawl(Timeline):
         return not self._starting and all(map(_is_over, self.nodes))
 
     def _judge_sent(self, node: CrawlNode) -> None:
-        """What was sent is kept for two looks at the server."""
+        """What was sent is kept for two checks of the server."""
         state = node.scheduler.state
-        outbox = state.outbox
-        oldest = next(iter([*outbox._sent_before, *outbox._sent]), None)
+        new_requests = state.new_requests
+        oldest = next(iter([*new_requests._sent_before, *new_requests._sent]), None)
         is_heard = node.is_at_work and self.is_quiet_for(node)
         if oldest is not node.oldest_sent or not is_heard:
             node.oldest_sent, node.oldest_since = oldest, self.world.now
@@ -939,7 +939,7 @@ class Crawl(Timeline):
     # Judgement ----------------------------------------------------------------------------------
 
     def _judge_aside(self) -> bool:
-        """Whether any are set aside that are not fatal. Three nodes must have died with each, one
+        """Whether any dead letters are not fatal. Three nodes must have died with each, one
         of them while it did nothing else.
         """
         found = []
@@ -1073,7 +1073,7 @@ class Crawl(Timeline):
 
     def _go_back(self) -> None:
         """A server with data from before the crawl takes over."""
-        self.server.begin_life(self._before)
+        self.server.begin_incarnation(self._before)
         self._before = self.server.snapshot()
         self.network.break_all()
 
@@ -1110,7 +1110,7 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
     watch = _LogWatch(crawl)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
-        for module in (outbox, node_state):
+        for module in (new_requests, node_state):
             patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         patch.setattr(session, "STARTS_PER_CALL", crawl.plan.most_new)

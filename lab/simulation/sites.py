@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-WALL_S = 50.0  # after which nothing but refusals are a wall
+BLOCKED_S = 50.0  # after which a site that only refuses is blocked
 
 
 class Site(Protocol):

@@ -13,7 +13,7 @@ from lab.mutants.generate import mutants_of
 from lab.simulation.power import script_file
 from lab.simulation.server import EPOCH_MS, FAST_PATH, Server
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.protocol import FEEDBACK, STATEMENT, pack_head
+from semaphore_middleware.core.protocol import FEEDBACK, UPDATE, pack_head
 from semaphore_middleware.core.records import OF_KEYS
 from semaphore_middleware.core.scripts import SYNC
 from semaphore_middleware.link.scripts import sha1_of
@@ -68,7 +68,7 @@ def compared(seed: int, states: int) -> Iterator[tuple[int, list[str]]]:
         drawn = Draw(random)
         drawn.put(server)
         head = pack_head(LEASE_MS / 1000, random.random(), random.choice((math.inf, 0.1, 60.0)))
-        reply = server.execute((*call, head, b"a", epoch, b"job", drawn.statement()), 0.0)
+        reply = server.execute((*call, head, b"a", epoch, b"job", drawn.update()), 0.0)
         assert notes or len(reply) == 2, reply
         yield number, list(notes)
         notes.clear()
@@ -80,13 +80,11 @@ class Draw:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.strictest = random.randint(2, 5)
-        paces: tuple[tuple[int, float], ...] = ((0, 0), (0, 0), (200, 0), (200, 0.5))
-        self.delay, self.jitter = random.choice(paces)
+        intervals: tuple[tuple[int, float], ...] = ((0, 0), (0, 0), (200, 0), (200, 0.5))
+        self.delay, self.jitter = random.choice(intervals)
         names = random.choice(((), (b"a",), (b"a", b"b"), (b"b",), (b"a", b"b", b"c")))
         other_job = self.by_chance(b"job", b"another")
-        self.accounts = {
-            name: self.account(b"job" if name == b"a" else other_job) for name in names
-        }
+        self.entries = {name: self.entry(b"job" if name == b"a" else other_job) for name in names}
 
     def by_chance(self, usual: Any, *rare: Any) -> Any:
         return self.random.choice(rare) if self.random.random() < 0.06 else usual
@@ -101,23 +99,23 @@ class Draw:
             "burst": self.random.choice((1, 2)),
         }
 
-    def account(self, job: bytes) -> dict[str, Any]:
+    def entry(self, job: bytes) -> dict[str, Any]:
         random = self.random
         returned, held, waiting = random.randrange(3), random.randrange(3), self.by_chance(0, 1)
         granted = returned + max(held, 1 - waiting)
         return {
-            "term": random.randint(2, 3),
+            "lease_id": random.randint(2, 3),
             "seq": random.randint(2, 4),
-            "asked": granted + (waiting or self.by_chance(0, -1)),
+            "requested": granted + (waiting or self.by_chance(0, -1)),
             "granted": granted,
             "returned": returned,
             "started": random.randint(1, 3),
-            "pending": random.randint(0, granted - returned),
+            "unstarted": random.randint(0, granted - returned),
             "lease_end": NOW + random.choice((LEASE_MS, 2000.0, self.by_chance(1.0, 0.0, -1.0))),
             "served": random.randint(1, 9),
             "held_since": NOW - 700,
             "waiting_since": NOW - 90,
-            "resting": self.by_chance(0, 2),
+            "suspended": self.by_chance(0, 2),
             "failures": self.by_chance(0, 1),
             "ended_at": NOW - 70,
             **self.limit(),
@@ -125,14 +123,14 @@ class Draw:
         }
 
     def state(self) -> dict[str, Any]:
-        accounts, by_chance = self.accounts.values(), self.by_chance
-        jobs = {each["job"] for each in accounts} or {b"job"}
-        due = min((each["lease_end"] for each in accounts), default=math.inf)
+        entries, by_chance = self.entries.values(), self.by_chance
+        jobs = {each["job"] for each in entries} or {b"job"}
+        due = min((each["lease_end"] for each in entries), default=math.inf)
         return self.limit() | {
-            "held": sum(each["granted"] - each["returned"] for each in accounts),
-            "waiting": sum(max(0, each["asked"] - each["granted"]) for each in accounts),
-            "resting": sum(each["resting"] for each in accounts),
-            "pending": sum(each["pending"] for each in accounts),
+            "held": sum(each["granted"] - each["returned"] for each in entries),
+            "waiting": sum(max(0, each["requested"] - each["granted"]) for each in entries),
+            "suspended": sum(each["suspended"] for each in entries),
+            "unstarted": sum(each["unstarted"] for each in entries),
             "tick": 10,
             "due": min(due, NOW + by_chance(LEASE_MS, 1, 0, -1)),
             "granted_at": NOW - self.random.choice((10, 60, 300, 1000)),
@@ -140,24 +138,24 @@ class Draw:
             "chance": 0.25,
             "next_at_rate": NOW + by_chance(-50, 20),
             "started": 7,
-            "told": by_chance(b"", b"b"),
+            "notified": by_chance(b"", b"b"),
             "expires": EPOCH_MS + self.random.choice((1.0, 0.9, 0.45, 0.1)) * DAY_MS,
             "listed": EPOCH_MS + self.random.choice((0.0, 0.1, 0.9, 2.0)) * 5 * 60_000,
-            "idle_since": 0 if accounts else 100.0,
+            "idle_since": 0 if entries else 100.0,
             "job": jobs.pop() if len(jobs) == 1 else False,
         }
 
     def put(self, server: Server) -> None:
-        accounts = self.accounts
-        fields = {b"node:" + name: list(each.values()) for name, each in accounts.items()}
-        if accounts or self.random.random() < 0.3:
+        entries = self.entries
+        fields = {b"node:" + name: list(each.values()) for name, each in entries.items()}
+        if entries or self.random.random() < 0.3:
             state = self.state()
             fields[b"state"] = [state[name] for name in OF_KEYS["state"].names]
             if self.by_chance(False, True):
                 fields[b"learned"] = [self.by_chance(0, 1) for _ in OF_KEYS["learned"].names]
             server.put(SCOPE, fields, state["expires"])
-        for name, each in accounts.items():
-            if each["asked"] > each["granted"]:
+        for name, each in entries.items():
+            if each["requested"] > each["granted"]:
                 member = name + b"\0" + each["job"]
                 server.execute((b"ZADD", QUEUE, b"%d" % each["served"], member), 0.0)
         if rules := self.by_chance(0, 1):
@@ -167,24 +165,26 @@ class Draw:
         packed = {name.encode(): str(value).encode() for name, value in (epoch | clock).items()}
         server.put(KEYS.epoch, packed)
 
-    def statement(self) -> bytes:
+    def update(self) -> bytes:
         random, by_chance, nothing = self.random, self.by_chance, self.random.randrange(2)
-        known = self.accounts.get(b"a") or dict.fromkeys(OF_KEYS["account"].names, nothing)
-        believed = max(0, known["granted"] + by_chance(0, -1, -2, 1))
-        returned = min(believed, random.choice((known["returned"], believed, by_chance(0, 1))))
-        said = {
-            "term": max(1, known["term"] + by_chance(0, -1, 1)),
+        known = self.entries.get(b"a") or dict.fromkeys(OF_KEYS["entry"].names, nothing)
+        granted_ack = max(0, known["granted"] + by_chance(0, -1, -2, 1))
+        returned = min(
+            granted_ack, random.choice((known["returned"], granted_ack, by_chance(0, 1)))
+        )
+        totals = {
+            "lease_id": max(1, known["lease_id"] + by_chance(0, -1, 1)),
             "seq": max(1, known["seq"] + random.choice((0, 1, by_chance(1, -1)))),
-            "asked": believed + random.choice((0, 0, 1, 1, 2)),
+            "requested": granted_ack + random.choice((0, 0, 1, 1, 2)),
             "returned": returned,
-            "believed": believed,
+            "granted_ack": granted_ack,
             "started": max(0, known["started"] + random.choice((0, 1, by_chance(2, -1)))),
             "start_age": random.choice((0.0, 0.02, 0.2)),
-            "pending": random.randint(0, believed - returned),
-            "resting": by_chance(0, 1),
+            "unstarted": random.randint(0, granted_ack - returned),
+            "suspended": by_chance(0, 1),
             "held_age": random.choice((0.0, 0.25)),
             "wait_age": random.choice((0.0, 0.5)),
             **self.limit(),
         }
         feedback: bytes = by_chance(b"", bytes(FEEDBACK.size))
-        return STATEMENT.pack(*(said[name] for name in STATEMENT.names)) + feedback
+        return UPDATE.pack(*(totals[name] for name in UPDATE.names)) + feedback

@@ -68,18 +68,20 @@ class World:
 
 class Host:
     """A machine with one process. `loop` runs in simulated time, by a clock of its own. The loop of
-    its `keeper`, a thread beside it, goes on while `loop` is blocked.
+    its `renewal_thread`, a thread beside it, goes on while `loop` is stalled.
     """
 
     def __init__(
-        self, world: World, name: str, clock_ahead: float = 0.0, has_keeper: bool = False
+        self, world: World, name: str, clock_ahead: float = 0.0, has_renewal_thread: bool = False
     ) -> None:
         self.world = world
         self.name = name
         self.loop = _Loop(world, clock_ahead)
-        self.keeper = Host(world, f"keeper of {name}", clock_ahead) if has_keeper else None
+        self.renewal_thread = (
+            Host(world, f"renewal thread of {name}", clock_ahead) if has_renewal_thread else None
+        )
         self.is_frozen = False
-        self.thawed_at = self.blocked_at = -math.inf
+        self.thawed_at = self.stalled_at = -math.inf
         self.is_dead = False
         self.errors: list[str] = []
         self.loop.set_exception_handler(self._on_error)
@@ -91,31 +93,33 @@ class Host:
 
     def freeze(self) -> None:
         self.block()
-        if self.keeper is not None:
-            self.keeper.freeze()
+        if self.renewal_thread is not None:
+            self.renewal_thread.freeze()
 
     def block(self) -> None:
         """Let its loop stand still, and nothing else."""
         self.is_frozen = True
-        self.blocked_at = self.world.now
+        self.stalled_at = self.world.now
 
     @property
-    def is_blocked(self) -> bool:
-        """Whether its loop stands still, and its keeper does not."""
-        return self.is_frozen and self.keeper is not None and not self.keeper.is_frozen
+    def is_stalled(self) -> bool:
+        """Whether its loop stands still, and the renewal thread does not."""
+        return (
+            self.is_frozen and self.renewal_thread is not None and not self.renewal_thread.is_frozen
+        )
 
     def thaw(self) -> None:
         self.is_frozen = False
         self.thawed_at = self.world.now
-        if self.keeper is not None:
-            self.keeper.thaw()
+        if self.renewal_thread is not None:
+            self.renewal_thread.thaw()
 
     def kill(self) -> None:
         """End the process: nothing of it runs any more."""
         self.is_dead = True
         self.world.bury(self)
-        if self.keeper is not None:
-            self.keeper.kill()
+        if self.renewal_thread is not None:
+            self.renewal_thread.kill()
 
     def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         message = str(context.get("message"))

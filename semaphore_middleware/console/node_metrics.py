@@ -37,8 +37,8 @@ from semaphore_middleware.core.observer import (
     ProcessStalled,
     Reconnected,
     RoundTrip,
-    StatementRefused,
     StoreLost,
+    UpdateRefused,
 )
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.link.text import encoded
@@ -76,9 +76,9 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),
     Reconnected: ("reconnects", "Connections to the server that were lost."),
     StoreLost: ("store_losses", "Times the server had lost its data, or was replaced."),
-    StatementRefused: (
-        "refused_statements",
-        "Statements of this node that the server could make no sense of.",
+    UpdateRefused: (
+        "refused_updates",
+        "Updates of this node that the server could make no sense of.",
     ),
 }
 
@@ -172,8 +172,8 @@ class Metrics(Observer):
         self._labels = ScopeLabels(self._permits.__getitem__)
         common: dict[str, Any] = {"registry": None, "namespace": PREFIX.rstrip("_")}
         of_scope = {"labelnames": ["scope"], **common}
-        self._handed_on = Counter(
-            "permits_handed_on",
+        self._reused = Counter(
+            "permits_reused",
             "Permits that requests of this node got from its own, without a call.",
             **of_scope,
         )
@@ -195,7 +195,7 @@ class Metrics(Observer):
         )
         self._stalls = Counter(
             "loop_stall_seconds",
-            "For how long the event loop was blocked, or the process stopped, in long stalls.",
+            "For how long the event loop was stalled, or the process stopped, in long stalls.",
             **common,
         )
         self._node_info = Info("node", "This node's name elsewhere.", **common)
@@ -244,9 +244,9 @@ class Metrics(Observer):
         if isinstance(event, PermitGranted):
             self._count_permit(event.permit.scope)
             label = self._labels.label_of(event.permit.scope)
-            handed_on, waits = self._series_of(label)
-            if event.handed_on:
-                handed_on.inc()
+            reused, waits = self._series_of(label)
+            if event.reused:
+                reused.inc()
             waits.observe(event.permit.wait)
         elif isinstance(event, RoundTrip):
             self._round_trips.observe(event.seconds)
@@ -264,13 +264,13 @@ class Metrics(Observer):
 
     def _series_of(self, label: str) -> tuple[Counter, Histogram]:
         if label not in self._series:
-            self._series[label] = self._handed_on.labels(label), self._waits.labels(label)
+            self._series[label] = self._reused.labels(label), self._waits.labels(label)
         return self._series[label]
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now. The registry calls it, in a visitor's thread."""
         for metric in (
-            self._handed_on,
+            self._reused,
             self._waits,
             *self._counters.values(),
             self._round_trips,

@@ -1,1 +1,1 @@
-"""Permits in this process: asked for, handed out, renewed, given back."""
+"""Permits in this process: requested, granted, renewed, given back."""

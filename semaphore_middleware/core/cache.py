@@ -45,7 +45,7 @@ class Cache:
         return await asyncio.shield(reply)
 
     def put(self, name: str, value: bytes, seconds: float, replace: bool = True) -> None:
-        """Keep a value for so many seconds. It is sent before any statement that is sent later.
+        """Keep a value for so many seconds. It is sent before any update that is sent later.
 
         Without `replace`, a value that is still valid stays as it is.
         """

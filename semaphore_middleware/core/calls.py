@@ -1,8 +1,9 @@
-"""One node's calls to the scripts: it joins the server's epoch, and sends statements.
+"""One node's calls to the scripts: it joins the server's epoch, and sends updates.
 
-The epoch key says in which life of the server permits were granted. A server without one, or with
-that of another life, may have lost its data: nothing that it reports of its age proves otherwise.
-So there is a recovery wait: no permit is granted while those of an earlier life may be held.
+The epoch key names the incarnation of the server in which permits were granted. A server without
+one, or with that of another incarnation, may have lost its data: nothing that it reports of its age
+proves otherwise. So there is a recovery wait: no permit is granted while those of an earlier
+incarnation may be held.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, Self
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.protocol import (
     VERSION,
+    LeaseUpdate,
     Reply,
-    Statement,
     milliseconds,
     pack_head,
-    pack_statement,
+    pack_update,
 )
 from semaphore_middleware.core.scripts import BEGIN_EPOCH, SYNC
 from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
@@ -34,18 +35,18 @@ from semaphore_middleware.model.options import NodeOptions
 
 logger = logging.getLogger(__name__)
 
-STATEMENTS_PER_CALL = 100
+UPDATES_PER_CALL = 100
 LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
 LOSSES_INTERVAL_S = 60.0  # between two log lines about a server that loses data again and again
 TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
 
 
 class UnpackableError(SemaphoreError):
-    """A statement that cannot be written for the server."""
+    """An update that cannot be written for the server."""
 
-    def __init__(self, statement: Statement) -> None:
-        super().__init__(f"what is to be sent for {statement.scope!r} cannot be packed")
-        self.statement = statement
+    def __init__(self, update: LeaseUpdate) -> None:
+        super().__init__(f"what is to be sent for {update.scope!r} cannot be packed")
+        self.update = update
 
 
 class Recovery:
@@ -65,7 +66,7 @@ class Recovery:
         self._countdown: asyncio.TimerHandle | None = None
         self._log_losses_at = -math.inf  # not before, if it goes on losing data
         self.epoch = b""
-        """Id of the epoch in this node's statements; empty: none yet."""
+        """Id of the epoch in this node's updates; empty: none yet."""
 
     @property
     def is_waiting(self) -> bool:
@@ -80,22 +81,22 @@ class Recovery:
         return max(0.0, self._over_at - asyncio.get_running_loop().time())
 
     async def join_epoch(self, connection: Connection) -> bool:
-        """Join the epoch of the server's present life; begin it if nobody has.
+        """Join the epoch of the server's present incarnation; begin it if nobody has.
 
         Returns whether it is another one than this node knew. Raises `ServerUnreachableError`, and
         `ServerRefusedError` where nodes of another version use the server.
         """
         return self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
 
-    def call_to_join(self, told: str) -> Call:
-        """The call of the script `begin_epoch`. If the server is in another life, what follows
-        in the same round trip is of an earlier epoch there, and does nothing.
+    def call_to_join(self, info: str) -> Call:
+        """The call of the script `begin_epoch`. If the server is in another incarnation, what
+        follows in the same round trip is of an earlier epoch there, and does nothing.
         """
         # A node that comes back vouches for no quiet time: see `clock.lua`.
         head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
         # One that knew another server may hold permits, which a new server knows nothing of.
         wait_if_empty = self._wait if self.epoch else 0.0
-        return pack_begin(self._keys, head, self._wait, wait_if_empty, told)
+        return pack_begin(self._keys, head, self._wait, wait_if_empty, info)
 
     def on_joined(self, connection: Connection, reply: Sequence[Any]) -> bool:
         """The reply to `call_to_join`. Returns and raises as `join_epoch` does."""
@@ -162,20 +163,22 @@ class Recovery:
 
 
 async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Sequence[Any]:
-    """The reply to the script `begin_epoch`, which is called with what it is told of INFO."""
-    if not connection.tells_scripts:
+    """The reply to the script `begin_epoch`, packed with what INFO says, where scripts may not use
+    it.
+    """
+    if not connection.needs_info_for_scripts:
         try:
             (reply,) = await run_scripts(connection, [pack("")])
             return reply  # type: ignore[no-any-return]
         except NotInScriptsError:
-            connection.tells_scripts = True
-    (reply,) = await run_scripts(connection, [pack(await told_to_scripts(connection))])
+            connection.needs_info_for_scripts = True
+    (reply,) = await run_scripts(connection, [pack(await info_for_scripts(connection))])
     return reply  # type: ignore[no-any-return]
 
 
-async def told_to_scripts(connection: Connection) -> str:
+async def info_for_scripts(connection: Connection) -> str:
     """What INFO says now, for scripts that may not use it; nothing, if they may."""
-    if not connection.tells_scripts:
+    if not connection.needs_info_for_scripts:
         return ""
     await connection.check_server()
     return "".join(f"\n{name}:{value}" for name, value in connection.facts.items())
@@ -186,19 +189,19 @@ def pack_begin(
     head: bytes,
     wait: float,
     wait_if_empty: float,
-    told: str = "",
+    info: str = "",
     is_trusted: bool = False,
 ) -> Call:
-    """The call of the script `begin_epoch`: it begins an epoch unless the server's present life has
-    one.
+    """The call of the script `begin_epoch`: it begins an epoch unless the server's present
+    incarnation has one.
 
     `wait` is in seconds, and so is `wait_if_empty`, where the server was started when no permit was
-    held; with `is_trusted` none is waited for, also if a wait was begun already. `told` is what
+    held; with `is_trusted` none is waited for, also if a wait was begun already. `info` is what
     INFO says, if the script may not ask.
     """
     waits = milliseconds(wait), milliseconds(wait_if_empty)
     epoch = f"{VERSION}-{chance.token(8)}"
-    arguments = (head, epoch, VERSION, *waits, int(is_trusted), told)
+    arguments = (head, epoch, VERSION, *waits, int(is_trusted), info)
     return Call(BEGIN_EPOCH, keys.of_all, arguments, though_full=True)
 
 
@@ -238,11 +241,11 @@ class Store:
         self._machine = machine
         self._options = options
         self.recovery = recovery
-        """Joins the server's epochs. Statements name the present one."""
+        """Joins the server's epochs. Updates name the present one."""
         self._job = encoded(options.job)
         self.wall = 0.0
         """The server's wall clock in its last reply, in seconds."""
-        self._heard_at = -math.inf  # when the last call was sent that was answered
+        self._answered_at = -math.inf  # when the last call was sent that was answered
         self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
         self.channels = (keys.channel(node), keys.changes)
         """This node's channel, for what other nodes' calls have caused, and the channel of all
@@ -261,34 +264,34 @@ class Store:
         await run_scripts(connection, [Call(TRY_READING, names, ())])
 
     async def sync(
-        self, connection: Connection, statements: Sequence[Statement], look: bool = False
+        self, connection: Connection, updates: Sequence[LeaseUpdate], check: bool = False
     ) -> list[Reply] | None:
-        """Send all statements in one go, in their order, and read all replies.
+        """Send all updates in one go, in their order, and read all replies.
 
         None if the server is in another epoch: then it has applied nothing.
 
-        With `look` the server is asked first, in the same round trip, whether it still is in the
-        life that is known. If it is not, it applies none of the statements: they are of an earlier
-        epoch. Raises `ServerUnreachableError`; every statement can then be sent again without harm.
-        Raises `UnpackableError` before it sends anything.
+        With `check` the server is asked first, in the same round trip, whether it still is in the
+        incarnation that is known. If it is not, it applies none of the updates: they are of an
+        earlier epoch. Raises `ServerUnreachableError`; every update can then be sent again without
+        harm. Raises `UnpackableError` before it sends anything.
         """
-        calls = list(batches(statements, STATEMENTS_PER_CALL))
+        calls = list(batches(updates, UPDATES_PER_CALL))
         known_epoch = self.recovery.epoch
         sent = asyncio.get_running_loop().time()
-        packed = [self._pack(call, sent - self._heard_at, known_epoch) for call in calls]
-        if look:
-            connection.look_for_master()
-            told = await told_to_scripts(connection)
-            packed.insert(0, self.recovery.call_to_join(told))
+        packed = [self._pack(call, sent - self._answered_at, known_epoch) for call in calls]
+        if check:
+            connection.check_master()
+            info = await info_for_scripts(connection)
+            packed.insert(0, self.recovery.call_to_join(info))
         evicted = connection.facts.get("evicted_keys")
         # A server that lacks the scripts may be another one, to which a proxy leads without notice.
         # (Redis 6.2 gives them to its replicas.)
         results = await run_scripts(connection, packed, before_loading=self.recovery.join_epoch)
-        self._heard_at = sent
-        if look:
+        self._answered_at = sent
+        if check:
             self.recovery.on_joined(connection, results.pop(0))
         if connection.may_evict:
-            await told_to_scripts(connection)  # where `sync` may not look whether it has
+            await info_for_scripts(connection)  # where `sync` may not check whether it has
         if connection.facts.get("evicted_keys") != evicted:
             return None
         if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
@@ -303,17 +306,17 @@ class Store:
         return replies
 
     async def repeat(
-        self, connection: Connection, epoch: bytes, statements: Sequence[Statement]
+        self, connection: Connection, epoch: bytes, updates: Sequence[LeaseUpdate]
     ) -> list[Reply] | None:
-        """Send statements of this epoch again, without a note of anything: from another thread.
+        """Send updates of this epoch again, without a note of anything: from another thread.
 
         None if the server is in another epoch. Raises `ServerUnreachableError`.
         """
-        calls = list(batches(statements, STATEMENTS_PER_CALL))
+        calls = list(batches(updates, UPDATES_PER_CALL))
         evicted = connection.facts.get("evicted_keys")
         results = await run_scripts(connection, [self._pack(call, 0.0, epoch) for call in calls])
         if connection.may_evict:
-            await told_to_scripts(connection)
+            await info_for_scripts(connection)
         has_evicted = connection.facts.get("evicted_keys") != evicted
         if has_evicted or any(result == [b"epoch"] for result in results):
             return None
@@ -324,7 +327,7 @@ class Store:
 
     def _log_problem(self, reply: Reply) -> None:
         """Log a problem with the server's data of a scope, once."""
-        scope, problem = reply.statement.scope, reply.problem
+        scope, problem = reply.update.scope, reply.problem
         if (scope, problem) in self._problems:
             return
         self._problems.add((scope, problem))
@@ -333,15 +336,15 @@ class Store:
             problem = f"{keys} cannot be read: {problem}. No permit is granted until it is deleted"
         logger.error("%s: %s. Other sites are served.", scope, problem)
 
-    def _pack(self, call: Sequence[Statement], silent: float, epoch: bytes) -> Call:
+    def _pack(self, call: Sequence[LeaseUpdate], silent: float, epoch: bytes) -> Call:
         keys = [*self._keys.of_all]
         options = self._options
         head = pack_head(options.lease, chance.fraction(), silent, self._machine)
         arguments = [head, encoded(self.node), epoch, self._job]
-        for statement in call:
+        for update in call:
             try:
-                keys += self._keys.of(statement.scope)
-                arguments.append(pack_statement(statement, options.backoff))
-            except Exception as error:  # any: the other statements of the call are well
-                raise UnpackableError(statement) from error
+                keys += self._keys.of(update.scope)
+                arguments.append(pack_update(update, options.backoff))
+            except Exception as error:  # any: the other updates of the call are well
+                raise UnpackableError(update) from error
         return Call(SYNC, keys, arguments, though_full=True)  # promise: full server

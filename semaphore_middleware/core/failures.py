@@ -24,7 +24,9 @@ class Failures:
     failed_at: float = -math.inf
     """When the last of them failed."""
     until: float = -math.inf
-    """The end of this node's own pause; infinite until the server has said whether it is to be."""
+    """The end of this node's own pause; infinite until the server has replied whose fault the
+    failures are.
+    """
     _pause: float = 0.0  # the length of the last one in seconds
 
     @property
@@ -47,7 +49,7 @@ class Failures:
 
     @property
     def is_in_question(self) -> bool:
-        """True until the server has said whose fault they are."""
+        """True until the server has replied whose fault they are."""
         return self.until == math.inf
 
     def begin_pause(self, now: float, backoff: Backoff) -> float:
@@ -61,6 +63,6 @@ class Failures:
         self.until, self._pause = -math.inf, 0.0
 
     def end_question(self) -> None:
-        """The server will not say whose fault it is: its reply is lost."""
+        """Whose fault they are stays unknown: the server's reply is lost."""
         if self.is_in_question:
             self.until = -math.inf

@@ -19,7 +19,7 @@ class Keys:
         self.prefix = prefix
         self._tag = tag_of(prefix)
         self.epoch = self._tag + b":epoch"
-        """The life of the server, its clock, the protocol's version."""
+        """The incarnation of the server, its clock, the protocol's version."""
         self.rules = self._tag + b":rules"
         """Rules of operators."""
         self.index = self._tag + b":index"
@@ -37,7 +37,7 @@ class Keys:
         """What operators have set, and when."""
 
     def of(self, scope: str) -> tuple[bytes, bytes]:
-        """The keys of a scope, in the order of scripts: its state and accounts, and the queue of
+        """The keys of a scope, in the order of scripts: its state and entries, and the queue of
         waiting nodes.
         """
         name = encoded(scope)
@@ -48,7 +48,7 @@ class Keys:
         return self._tag + b":cache:" + encoded(name)
 
     def named(self, name: str) -> bytes:
-        """The key of an annex, or what its keys begin with."""
+        """The key of another package, or what its keys begin with."""
         return self._tag + b":" + encoded(name)
 
     def channel(self, node: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semaphore_middleware.core.protocol import Statement
+from semaphore_middleware.core.protocol import LeaseUpdate
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ class LeaseTotals:
         """Whether this node is in the server's queue: more was requested than granted."""
         return self.requested > self.granted
 
-    def is_closed_by(self, update: Statement) -> bool:
+    def is_closed_by(self, update: LeaseUpdate) -> bool:
         """Whether the server closed the lease on this update: it is the newest, and nothing was
         held or wanted then, or is held now.
         """
         return (
             update.seq == self.seq
-            and update.asked == update.returned
-            and update.resting == 0
+            and update.requested == update.returned
+            and update.suspended == 0
             and self.granted == self.returned == update.returned
         )

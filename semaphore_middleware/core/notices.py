@@ -14,7 +14,7 @@ from semaphore_middleware.core.observer import (
     NodePaused,
     PauseCaused,
     PermitLost,
-    StatementRefused,
+    UpdateRefused,
     UsageReported,
 )
 from semaphore_middleware.core.permit import Permit
@@ -37,12 +37,12 @@ class Announcer(Emitter, Protocol):
 
 def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
     """Announce what the server's reply has changed since the reply before."""
-    scope = reply.statement.scope
+    scope = reply.update.scope
     _note_cause_of_pause(node, reply)
     if reply.granted:
         node.emit(UsageReported, scope, reply.held, reply.limit)
     if reply.is_stricter and not (before and before.is_stricter):
-        node.emit(LimitOverruled, scope, reply.statement.limit)
+        node.emit(LimitOverruled, scope, reply.update.limit)
     if reply.backoff is not None:
         _note_backoff(node, reply, reply.backoff)
     findings = before.findings if before else NO_FINDINGS
@@ -63,18 +63,18 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
 
 def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:
     """Feedback of this node may have begun the site's pause, or lengthened it."""
-    feedback = reply.statement.feedback
+    feedback = reply.update.feedback
     if not (reply.paused_at and feedback):
         return
     if reply.backoff is not None or feedback.refused or feedback.retry_after:
         pause = reply.paused_at, reply.pause_length
         about = feedback.retry_after, feedback.refused > 0
-        node.emit(PauseCaused, reply.statement.scope, *pause, *about)
+        node.emit(PauseCaused, reply.update.scope, *pause, *about)
 
 
 def _note_backoff(node: Announcer, reply: Reply, seconds: float) -> None:
     """This node was the first to report what all nodes pause for."""
-    scope, feedback = reply.statement.scope, reply.statement.feedback
+    scope, feedback = reply.update.scope, reply.update.feedback
     node.emit(BackoffStarted, scope, seconds)
     assert feedback is not None, "only feedback begins a backoff"
     asked, most = feedback.retry_after, node.backoff.most
@@ -105,13 +105,13 @@ def note_own_pause(node: Announcer, scope: str, seconds: float, failures: int) -
 
 def note_unread(node: Announcer, reply: Reply) -> None:
     """Announce an update that the server could not read."""
-    node.emit(StatementRefused)
-    logger.error("The server could not read %s (a bug: please report it).", reply.statement)
+    node.emit(UpdateRefused)
+    logger.error("The server could not read %s (a bug: please report it).", reply.update)
 
 
 def note_unsendable(node: Announcer, error: Exception) -> None:
     """Announce an update that cannot be sent."""
-    node.emit(StatementRefused)
+    node.emit(UpdateRefused)
     logger.error("%s: %r. Its requests fail; other sites are served.", error, error.__cause__)
 
 

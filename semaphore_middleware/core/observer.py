@@ -57,8 +57,8 @@ class PermitGranted(CountedEvent):
     permit: Permit
     limit: int | None
     """How many may hold a permit of its scope, as last reported by the server."""
-    handed_on: bool
-    """True if this node had the permit in its hand, so that no call was made for it."""
+    reused: bool
+    """Whether this node had the permit already, so that no call was made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class StoreLost(CountedEvent):
 
 @dataclass(frozen=True, slots=True)
 class ProcessStalled(CountedEvent):
-    """A renewal was missed: the event loop was blocked, or the process stopped, for so long."""
+    """A renewal was missed: the event loop was stalled, or the process stopped, for so long."""
 
     counter = "stalls"
 
@@ -254,10 +254,10 @@ class UnknownNotification(CountedEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class StatementRefused(CountedEvent):
-    """The server could make no sense of a statement of this node."""
+class UpdateRefused(CountedEvent):
+    """The server could make no sense of an update of this node."""
 
-    counter = "refused_statements"
+    counter = "refused_updates"
 
 
 class ObservedSemaphore(Protocol):

@@ -44,7 +44,7 @@ class Operations(Protocol):
         """Remove the rule, and forget what the site's answers have taught."""
 
     async def evict(self, node: str) -> tuple[int, int]:
-        """Give back a dead node's permits, and its places in the queue; returns their numbers."""
+        """Give back a dead node's permits, and take it out of the queues; returns their numbers."""
 
     async def trust(self) -> None:
         """Vouch that no permit granted earlier by the server is still held."""

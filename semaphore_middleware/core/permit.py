@@ -34,8 +34,8 @@ class Lease(Protocol):
     """What a permit needs of its lease."""
 
     deadline: float
-    """Until then, on the loop's clock, the lease cannot be over; or for longer, if the keeper has
-    renewed it.
+    """Until then, on the loop's clock, the lease cannot be over; or for longer, if the renewal
+    thread has renewed it.
     """
     last_success: float
     """When the newest request known to have succeeded began, on any node."""
@@ -81,7 +81,6 @@ class Permit:
     """
 
     __slots__ = (
-        "_asked_at",
         "_begun",
         "_error",
         "_granted",
@@ -91,16 +90,17 @@ class Permit:
         "_on_wait",
         "_outcome",
         "_priority",
+        "_requested_at",
         "_reuse_until",
         "_stage",
         "_thread",
         "_watchers",
         "granted_at",
         "limit",
+        "must_not_start",
         "owner",
         "scope",
         "waited",
-        "withdrawn",
     )
 
     def __init__(
@@ -130,7 +130,7 @@ class Permit:
         """On the loop's clock; infinite until it is granted."""
         self._loop = loop
         self._thread = get_ident()
-        self._asked_at = loop.time()
+        self._requested_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._lease = lease
         self._reuse_until = 0.0
@@ -141,7 +141,7 @@ class Permit:
         """True if a thread works under it, which nothing can end."""
         self._error: PermitLostError | None = None
         """The reason of the loss."""
-        self.withdrawn = False
+        self.must_not_start = False
         """True if the site has refused a request since the grant: do not begin one now."""
         self._outcome: Feedback | None = None
         """The result of the request, sent with the release if the server needs it."""
@@ -152,7 +152,7 @@ class Permit:
     @property
     def wait(self) -> float:
         """Seconds from asking to the grant, or until now."""
-        return min(self.granted_at, self._loop.time()) - self._asked_at
+        return min(self.granted_at, self._loop.time()) - self._requested_at
 
     @property
     def held(self) -> bool:
@@ -211,7 +211,7 @@ class Permit:
         what: str = "refused a request",
         status: int = 0,
         is_metered: bool = True,
-        quota_gap: float = 0.0,
+        quota_interval: float = 0.0,
     ) -> None:
         """Report a refusal by the site. Call it before `release`: no node gets a permit
         of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
@@ -220,16 +220,16 @@ class Permit:
 
         After nothing but refusals for long, requests fail at once, except one after each pause.
 
-        If many requests are refused because they were too many (`is_metered`), the scope gets a gap
-        between starts, learned from how many the site answers. By a quota that the site has named,
-        it is at most `quota_gap` seconds, and begins there.
+        If many requests are refused because they were too many (`is_metered`), the scope gets an
+        interval between starts, learned from how many the site answers. By a quota that the site
+        has named, it is at most `quota_interval` seconds, and begins there.
         """
         self._outcome = Feedback(
             refused=True,
             retry_after=max(0.0, retry_after),
             status=status,
             is_metered=is_metered,
-            quota_gap=quota_gap,
+            quota_interval=quota_interval,
             what=what,
         )
 
@@ -289,8 +289,8 @@ class Permit:
         """Mark it as lost, and cancel its request, if that can be."""
         self._stage = Stage.LOST
         self._error = PermitLostError(why)
-        for tell in self._watchers:
-            tell()  # promise: lost permits
+        for watcher in self._watchers:
+            watcher()  # promise: lost permits
 
     def _refuse(self, error: BaseException) -> None:
         """Raise this error in its waiting request."""
@@ -332,9 +332,9 @@ class PermitSet:
         return any(permit._starts_count for permit in self.permits)
 
     @property
-    def withdrawn(self) -> bool:
+    def must_not_start(self) -> bool:
         """True if a site has refused a request since the grants: do not begin one now."""
-        return any(permit.withdrawn for permit in self.permits)
+        return any(permit.must_not_start for permit in self.permits)
 
     def begin(self) -> None:
         """Begin the request: now, for all of its scopes."""
@@ -407,7 +407,9 @@ class UntilLost(AbstractContextManager["UntilLost"]):
         at: TracebackType | None,
     ) -> None:
         for permit in self._permits:
-            permit._watchers = tuple(tell for tell in permit._watchers if tell != self._cancel)
+            permit._watchers = tuple(
+                watcher for watcher in permit._watchers if watcher != self._cancel
+            )
         if self._task is None or not self._cancelled_here:
             return
         # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.

@@ -1,4 +1,4 @@
-"""To and from the wire: a node's statements, and the scripts' replies.
+"""To and from the wire: a node's updates, and the scripts' replies.
 
 No raw reply travels further than this file.
 """
@@ -43,34 +43,34 @@ def milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-# Statements -------------------------------------------------------------------------------------
+# Updates ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A node's whole account with a scope, as it reports it. Times are in seconds.
+class LeaseUpdate:
+    """The totals of a node's lease on a scope, as the node sends them. Times are in seconds.
 
-    `asked`, `returned`, `believed` and `started` count from the account's opening, so a statement
-    may be applied twice, late, or not at all.
+    `requested`, `returned`, `granted_ack` and `started` count from the beginning of the lease, so
+    an update may be applied twice, late, or not at all.
     """
 
     scope: str
     limit: Limit
-    term: Wire[int]
-    """Number of the account: the node's own, and only growing."""
+    lease_id: Wire[int]
+    """The lease's number, chosen by its node; it only grows."""
     seq: Wire[int]
-    """Number of the statement under this term."""
-    asked: Wire[int]
+    """Number of the update under this lease."""
+    requested: Wire[int]
     """Permits asked for, less those no longer wanted."""
     returned: Wire[int]
     """Permits given back."""
-    believed: Wire[int]
+    granted_ack: Wire[int]
     """Permits granted, as far as the node knows."""
     started: Wire[int]
     """Requests begun."""
-    pending: Wire[int]
+    unstarted: Wire[int]
     """Permits held without a request begun under them."""
-    resting: Wire[int]
+    suspended: Wire[int]
     """Further requests that wait while this node pauses, without asking for a permit."""
     held_age: Wire[float]
     """For how long its oldest request has held a permit."""
@@ -79,30 +79,30 @@ class Statement:
     start_age: Wire[float]
     """For how long the last request that has begun has done so."""
     feedback: FeedbackSummary | None = None
-    """How the site answered the requests whose permits this statement gives back."""
+    """How the site answered the requests whose permits this update gives back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The server's reply to a statement. Times are in seconds."""
+    """The server's reply to an update. Times are in seconds."""
 
-    statement: Statement
+    update: LeaseUpdate
     status: Wire[Status]
-    """`lost`: the account is gone, though the node believes that it holds permits. `old`: the
-    server knows a higher `term`. `refused`: the statement makes no sense. `unreadable`: the scope's
-    keys hold something else.
+    """`lost`: the server has no entry of the lease, under which the node still claims permits.
+    `old`: the server knows a higher `lease_id`. `refused`: the update makes no sense. `unreadable`:
+    the scope's keys hold something else.
     """
-    term: Wire[int]
+    lease_id: Wire[int]
     granted: Wire[int]
     available: Wire[int]
     """Free permits of the scope, less those waited for, of all nodes."""
     limit: Wire[int]
     """How many may hold a permit of the scope now."""
     is_counted: Wire[bool]
-    """True if each start counts or is to be reported: no permit is handed on then."""
-    gap: Wire[float | None]
-    """The least time from one start to the next, if a delay, a rate or a learned gap is in force:
-    each start is to be reported before the next one is due then.
+    """True if each start counts or is to be reported: no permit is reused then."""
+    interval: Wire[float | None]
+    """The least time from one start to the next, if a delay, a rate or a learned interval is
+    effective: each start is to be reported before the next one is due then.
     """
     wants_feedback: Wire[bool]
     """True if the server wants feedback for ordinary responses too."""
@@ -128,16 +128,16 @@ class Reply:
     """A problem with the server's data of the scope; empty: none."""
 
     @classmethod
-    def read(cls, statement: Statement, reply: bytes) -> Self:
+    def read(cls, update: LeaseUpdate, reply: bytes) -> Self:
         """From the script's reply for one scope."""
         end = REPLY.size + FINDINGS.size
         findings = read_findings(reply[REPLY.size : end])
         problem = reply[end:].decode("utf-8", "replace")
         values = (*REPLY.values(reply), findings, problem)
-        return cls(statement, *values)
+        return cls(update, *values)
 
 
-STATEMENT = Record({**numbers_of(Statement), **LIMIT})
+UPDATE = Record({**numbers_of(LeaseUpdate), **LIMIT})
 FEEDBACK = Record(numbers_of(FeedbackSummary, Backoff))
 REPLY = Record(numbers_of(Reply))
 OF_POLICIES = {policy.name: Record(numbers_of(policy.finding)) for policy in POLICIES}
@@ -145,7 +145,7 @@ FINDINGS = Record(numbers_of(*(policy.finding for policy in POLICIES)))
 RECORDS: Mapping[str, Record] = {
     **OF_KEYS,
     "head": HEAD,
-    "statement": STATEMENT,
+    "update": UPDATE,
     "feedback": FEEDBACK,
     "reply": REPLY,
     "findings": FINDINGS,
@@ -162,7 +162,7 @@ NUMBERS = {
 }
 """How many numbers each kind of notification has, before the scope. Times are in milliseconds.
 
-- `granted`: the term, and how many permits are granted under it.
+- `granted`: the lease id, and how many permits are granted under it.
 - `retry`: time until asking again is worth it.
 - `backoff`: when the pause began, by the server's wall clock, and how long it is.
 - `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
@@ -217,19 +217,19 @@ def pack_head(
     return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent, machine)
 
 
-_numbers_of = attrgetter(*numbers_of(Statement))
+_numbers_of = attrgetter(*numbers_of(LeaseUpdate))
 
 
-def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
-    """A statement as the script takes it (see `sync.lua`)."""
-    numbers = STATEMENT.pack(*_numbers_of(statement), *statement.limit.pack())
-    feedback = statement.feedback
+def pack_update(update: LeaseUpdate, backoff: Backoff) -> bytes:
+    """An update as the script takes it (see `sync.lua`)."""
+    numbers = UPDATE.pack(*_numbers_of(update), *update.limit.pack())
+    feedback = update.feedback
     return numbers + pack_feedback(feedback, backoff) if feedback else numbers
 
 
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `read_feedback`)."""
     numbers = asdict(feedback) | asdict(backoff)
-    for name in ("retry_after", "quota_gap"):
+    for name in ("retry_after", "quota_interval"):
         numbers[name] = min(numbers[name], LONGEST_S)
     return FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))

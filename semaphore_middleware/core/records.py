@@ -30,7 +30,7 @@ from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 Status = Literal["ok", "lost", "old", "refused", "unreadable"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-"""Of replies; on the wire a status is its place here."""
+"""Of replies; on the wire a status is its index here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ KINDS: Mapping[Any, Kind] = {
     bool: Kind(read=bool),
     int | None: Kind(read=lambda number: int(number) or None),
     float | None: Kind("-1", lambda ms: ms / 1000 if ms >= 0 else None),
-    Status: Kind(read=lambda place: STATUSES[int(place)]),
-    Reason | None: Kind(read=lambda place: ALL_REASONS[int(place) - 1] if place else None),
+    Status: Kind(read=lambda index: STATUSES[int(index)]),
+    Reason | None: Kind(read=lambda index: ALL_REASONS[int(index) - 1] if index else None),
 }
 """By the type of a field of a dataclass."""
 
@@ -72,12 +72,12 @@ def numbers_of(*described: type) -> dict[str, Kind]:
 
 def sense_of_limit() -> str:
     """The condition, in Lua, that the numbers of a limit are possible."""
-    terms: list[str] = []
+    conditions: list[str] = []
     for part in PARTS:
         name = part.number or part.name
-        terms += [f"{name} % 1 == 0"] if part.is_whole else []
-        terms += [f"{name} >= {part.least:g}", f"{name} <= {part.most:.0f}"]
-    return " and ".join(terms)
+        conditions += [f"{name} % 1 == 0"] if part.is_whole else []
+        conditions += [f"{name} >= {part.least:g}", f"{name} <= {part.most:.0f}"]
+    return " and ".join(conditions)
 
 
 class Record:
@@ -144,21 +144,21 @@ OF_KEYS = {
             if not part.of and part.name not in ("concurrency", "delay")
         }
     ),
-    # A node's account: the field "node:<name>" of a scope's hash.
-    "account": Record(
+    # A node's entry of a scope: the field "node:<name>" of a scope's hash.
+    "entry": Record(
         {
-            "term": NUMBER,  # the node's number of the account
-            "seq": NUMBER,  # the node's number of the latest statement
-            "asked": NUMBER,
+            "lease_id": NUMBER,  # of the node's lease
+            "seq": NUMBER,  # the node's number of the latest update
+            "requested": NUMBER,
             "granted": NUMBER,
             "returned": NUMBER,
             "started": NUMBER,
-            "pending": NUMBER,  # of the permits that it holds, those without a request begun
-            "lease_end": NUMBER,  # when the account is closed, unless its node calls again
+            "unstarted": NUMBER,  # of the permits that it holds, those without a request begun
+            "lease_end": NUMBER,  # when the entry is closed, unless its node calls again
             "served": NUMBER,  # the scope's tick when it was last granted a permit, or opened
             "held_since": NUMBER,  # since when its oldest request holds a permit
             "waiting_since": NUMBER,  # since when its oldest request waits for one
-            "resting": NUMBER,  # further requests that wait while it pauses
+            "suspended": NUMBER,  # further requests that wait while it pauses
             "failures": NUMBER,  # its requests without response, in a row
             "ended_at": NUMBER,  # when it last gave a permit back
             **LIMIT,  # that its node asks for
@@ -169,22 +169,22 @@ OF_KEYS = {
     "state": Record(
         {
             **LIMIT,  # the strictest that nodes ask for; concurrency 0: nobody has yet
-            "held": NUMBER,  # of all accounts
-            "waiting": NUMBER,  # of all accounts
-            "resting": NUMBER,  # further requests of all accounts that wait while their nodes pause
-            "pending": NUMBER,  # of the permits held, those without a request begun
-            "tick": NUMBER,  # counts what decides whose turn it is: grants, and accounts opened
-            "due": NEVER,  # no account is to be closed before this
+            "held": NUMBER,  # of all entries
+            "waiting": NUMBER,  # of all entries
+            "suspended": NUMBER,  # of all entries
+            "unstarted": NUMBER,  # of the permits held, those without a request begun
+            "tick": NUMBER,  # counts grants and opened entries: it decides the order of the queue
+            "due": NEVER,  # no entry is to be closed before this
             "granted_at": LONG_AGO,  # the last grant's time: no start reported since is older
             "last_start": LONG_AGO,
             "chance": NUMBER,  # drawn for the jitter after it, in [-1, 1)
             "next_at_rate": LONG_AGO,  # the theoretical arrival time of the rate
             "started": NUMBER,  # requests that got a permit since the scope was idle
-            "told": TEXT,  # the first node in the queue, if it knows when to ask again
+            "notified": TEXT,  # the first node in the queue, if it knows when to ask again
             "expires": NUMBER,  # when the key expires, by the wall clock
             "listed": NUMBER,  # until when the index has the scope, by the same
             "idle_since": NUMBER,  # NOW + QUIET then; starts and backoff count from it; 0: in use
-            "job": TEXT,  # of all accounts; false: they are of several
+            "job": TEXT,  # of all entries; false: they are of several
         }
     ),
     # What a site's answers have taught, which most scopes do not have: the field "learned".

@@ -1,4 +1,4 @@
-"""What an event loop and its keeper tell each other, by one assignment each. No I/O."""
+"""Lock-free exchange between an event loop and the renewal thread. No I/O."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from semaphore_middleware.core.protocol import Statement
+from semaphore_middleware.core.protocol import LeaseUpdate
 
 
-class Handover:
-    """What a node has sent last, for its keeper to send again; and the deadlines that it moves."""
+class RenewalSnapshot:
+    """What a node has sent last, for the renewal thread to send again; and the deadlines that it
+    moves.
+    """
 
     def __init__(self) -> None:
-        # The epoch; and by scope the statements, and how many permits are granted there, as known.
-        self._sent: tuple[bytes, dict[str, tuple[Sequence[Statement], int]]] = (b"", {})
+        # The epoch; and by scope the updates, and how many permits are granted there, as known.
+        self._sent: tuple[bytes, dict[str, tuple[Sequence[LeaseUpdate], int]]] = (b"", {})
         self.kept: Mapping[str, tuple[int, float]] = {}
-        """By scope: the term and the deadline of what the keeper has renewed last."""
+        """By scope: the lease id and the deadline of what the renewal thread has renewed last."""
 
     # On the loop --------------------------------------------------------------------------------
 
@@ -24,12 +26,12 @@ class Handover:
         """Nothing that was sent before counts in it."""
         self._sent = epoch, {}
 
-    def note_sent(self, scope: str, statements: Sequence[Statement]) -> None:
+    def note_sent(self, scope: str, updates: Sequence[LeaseUpdate]) -> None:
         """These are sent now; the last one has the present counts."""
-        self._sent[1][scope] = statements, statements[-1].believed
+        self._sent[1][scope] = updates, updates[-1].granted_ack
 
     def note_granted(self, scope: str, granted: int) -> None:
-        """So many permits are granted under the term of what was sent last."""
+        """So many permits are granted under the lease of what was sent last."""
         sent = self._sent[1]
         if scope in sent:
             sent[scope] = sent[scope][0], granted  # rule 30: granted since
@@ -38,26 +40,28 @@ class Handover:
         """Nothing is held there."""
         self._sent[1].pop(scope, None)
 
-    def kept_until(self, scope: str, term: int) -> float:
-        """The deadline to which the keeper has moved the lease's, if it has."""
-        kept_term, deadline = self.kept.get(scope, (0, 0.0))
-        return deadline if kept_term == term else -math.inf
+    def kept_until(self, scope: str, lease_id: int) -> float:
+        """The deadline to which the renewal thread has moved the lease's, if it has."""
+        kept_lease_id, deadline = self.kept.get(scope, (0, 0.0))
+        return deadline if kept_lease_id == lease_id else -math.inf
 
-    # In the keeper's thread ---------------------------------------------------------------------
+    # In the renewal thread --------------------------------------------------------------------
 
-    def to_repeat(self) -> tuple[bytes, list[Statement]]:
+    def to_repeat(self) -> tuple[bytes, list[LeaseUpdate]]:
         """What was sent last where permits are held, and its epoch. It asks for no more than is
         granted, so that none is granted to a node that cannot use it.
         """
         epoch, sent = self._sent
-        statements: list[Statement] = []
+        updates: list[LeaseUpdate] = []
         for (*earlier, latest), granted in list(sent.values()):
             if granted > latest.returned:
-                statements += [replace(one, asked=one.believed, resting=0) for one in earlier]
+                updates += [replace(one, requested=one.granted_ack, suspended=0) for one in earlier]
                 # What was granted since then counts as not begun.
-                pending = latest.pending + granted - latest.believed
+                unstarted = latest.unstarted + granted - latest.granted_ack
                 # rule 30: asks for nothing
                 # rule 30: claims
-                counts = replace(latest, asked=granted, believed=granted, pending=pending)
-                statements.append(replace(counts, resting=0))
-        return epoch, statements
+                counts = replace(
+                    latest, requested=granted, granted_ack=granted, unstarted=unstarted
+                )
+                updates.append(replace(counts, suspended=0))
+        return epoch, updates

@@ -1,4 +1,4 @@
-"""Turns: the time for which a node may keep a permit for its own next request."""
+"""Reuse of permits: for how long, and the pool of those kept for this node's next requests."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import math
 from dataclasses import dataclass
 
 
-def common_turn_end(now: float, turn: float) -> float:
-    """The end of the common turn of all leases: the next multiple of a turn's length."""
-    return (now // turn + 1) * turn
+def common_window_end(now: float, window: float) -> float:
+    """The end of the reuse window of all leases: the next multiple of its length."""
+    return (now // window + 1) * window
 
 
 @dataclass(slots=True)
-class Hand:
+class Pool:
     """Permits not used by any request, kept for this node's next ones."""
 
     permits: int = 0
-    always: int = 0
-    """The least of them since the last common turn."""
+    unused: int = 0
+    """The fewest of them in this reuse window."""
     has_reused: bool = False
-    """Whether one request has given its permit to the next since the last common turn."""
+    """Whether one request has given its permit to the next in this reuse window."""
     until: float = -math.inf
-    """Until then the site may have permits to spare: two turns at most after the last reply."""
+    """Until then the site may have permits to spare: two reuse windows at most after the last
+    reply.
+    """
 
     def take(self) -> None:
         """Use one for a request."""
         self.permits -= 1
-        self.always = min(self.always, self.permits)
+        self.unused = min(self.unused, self.permits)
 
-    def end_turn(self) -> int:
-        """End a common turn. Returns how many no request has used in it: these go back."""
-        unused = self.always
+    def end_window(self) -> int:
+        """End a reuse window. Returns how many no request has used in it: these go back."""
+        unused = self.unused
         self.permits -= unused
-        self.always = self.permits
+        self.unused = self.permits
         self.has_reused = False
         return unused
 
@@ -40,5 +42,5 @@ class Hand:
         """Remove all, and return how many there were: they go back."""
         permits = self.permits
         self.permits = 0
-        self.always = 0
+        self.unused = 0
         return permits

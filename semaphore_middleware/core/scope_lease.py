@@ -19,9 +19,7 @@ from functools import reduce
 from typing import Protocol
 
 from semaphore_middleware.core.failures import Failures
-from semaphore_middleware.core.renewal_snapshot import Handover
 from semaphore_middleware.core.lease_totals import LeaseTotals
-from semaphore_middleware.core.wait_queue import Line
 from semaphore_middleware.core.notices import (
     Announcer,
     note_loss,
@@ -41,8 +39,10 @@ from semaphore_middleware.core.observer import (
     RequestEnded,
 )
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.protocol import Reply, Statement
-from semaphore_middleware.core.reuse import Hand, common_turn_end
+from semaphore_middleware.core.protocol import LeaseUpdate, Reply
+from semaphore_middleware.core.renewal_snapshot import RenewalSnapshot
+from semaphore_middleware.core.reuse import Pool, common_window_end
+from semaphore_middleware.core.wait_queue import WaitQueue
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit, strictest
@@ -69,9 +69,9 @@ NOT_SENT = "could not be renewed, as what is to be reported cannot be sent"
 class Node(Announcer, Protocol):
     """What a lease needs of its node: a clock, settings, and ways to send updates."""
 
-    turn: float
+    reuse_window: float
     """Seconds for which a granted permit may be reused; 0: it serves one request."""
-    handover: Handover
+    renewal_snapshot: RenewalSnapshot
 
     @property
     def grace(self) -> float:
@@ -121,15 +121,15 @@ class ScopeLease:
         self._node = node
         self._limits: dict[Limit, int] = {}  # how many requests name each
         # Requests and their permits.
-        self._queue = Line()
+        self._queue = WaitQueue()
         self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
-        self._pool = Hand()  # the spare ones
+        self._pool = Pool()  # the spare ones
         self._orphans: set[Permit] = set()  # lost, but their requests have not ended yet
         self._unstarted = 0  # permits that are held, and whose requests have not begun
         # What the server gets.
         self._totals = LeaseTotals(node.new_lease_id())
         self._feedback: list[tuple[Feedback, float]] = []  # to be sent; with the time of the grant
-        self._unanswered: list[Statement] = []  # updates with feedback
+        self._unanswered: list[LeaseUpdate] = []  # updates with feedback
         # What forbids reuse.
         self._is_closing = False
         self._is_reuse_stopped = False  # by the last reply, or by something since
@@ -151,7 +151,7 @@ class ScopeLease:
         if self._pool.permits and now < self._pool.until and self._may_reuse(now):
             self._pool.take()
             window_end = min(self._window_end(now), self._pool.until)
-            self._hand_out(permit, window_end, now, is_reused=True)
+            self._grant_to(permit, window_end, now, is_reused=True)
         elif self.is_full and self._totals.is_queued:
             # This node is in the server's queue, however many of its requests wait.
             self._queue.add(permit, None)
@@ -201,7 +201,7 @@ class ScopeLease:
 
     # A request begins ---------------------------------------------------------------------------
 
-    def _hand_out(
+    def _grant_to(
         self, permit: Permit, window_end: float, now: float, is_reused: bool = False
     ) -> None:
         """Give a permit to its request."""
@@ -227,8 +227,8 @@ class ScopeLease:
     def _send_start(self) -> None:
         """Where starts are spaced, the server must know of one before the next is due."""
         last = self.last_reply
-        if last and last.gap is not None and self.waits_to_report:
-            within = last.gap / 2 if last.gap >= SHORT_INTERVAL_S else 0.0
+        if last and last.interval is not None and self.waits_to_report:
+            within = last.interval / 2 if last.interval >= SHORT_INTERVAL_S else 0.0
             self._node.send_by(self, within)  # rule 21: in time
 
     def note_response(self, status: int, size: int) -> None:
@@ -246,12 +246,12 @@ class ScopeLease:
         self._unstarted -= not permit._begun
         now = self._node.now()
         is_sent = permit._outcome is not None and self._note_outcome(permit, permit._outcome)
-        # promise: turns end
+        # promise: reuse windows end
         may_reuse = permit._begun and not is_sent and now < permit._reuse_until
         may_reuse = may_reuse and self._may_reuse(now)
         if may_reuse and self._queue:
             self._node.emit(PermitReleased, permit)
-            self._hand_out(self._queue.pop(), permit._reuse_until, now, is_reused=True)
+            self._grant_to(self._queue.pop(), permit._reuse_until, now, is_reused=True)
             self._request_fewer(self._node.send_soon)
             return
         if may_reuse and not self.is_full:
@@ -296,7 +296,7 @@ class ScopeLease:
     def _forbid_starts(self) -> None:
         """No request that has not begun may begin under the permits of now."""
         for permit in self._held:
-            permit.withdrawn = True
+            permit.must_not_start = True
 
     def _return_one(self, outcome: Feedback | None) -> None:
         """Return a permit to the server, with the outcome of its request."""
@@ -327,10 +327,10 @@ class ScopeLease:
         """The end of a reuse window that begins now. Where the site has permits to spare, all
         windows end together, at multiples of their length, so that all returns go in one call.
         """
-        window = self._node.turn
+        window = self._node.reuse_window
         if window == 0:
             return 0.0
-        return now + window if self.is_full else common_turn_end(now, window)
+        return now + window if self.is_full else common_window_end(now, window)
 
     def _extend_windows(self, now: float) -> None:
         """After a reply: permits may be reused for another window if the site has some to spare."""
@@ -338,7 +338,7 @@ class ScopeLease:
             self._return_spare()
             return
         window_end = self._window_end(now)
-        self._pool.until = window_end + self._node.turn
+        self._pool.until = window_end + self._node.reuse_window
         for permit in self._held:
             permit._reuse_until = window_end
 
@@ -348,7 +348,7 @@ class ScopeLease:
         """
         totals = self._totals
         has_news = totals.granted + len(self._queue) != totals.requested + totals.suspended
-        has_reused, unused = self._pool.has_reused, self._pool.end_turn()
+        has_reused, unused = self._pool.has_reused, self._pool.end_window()
         if unused or has_news or (has_reused and not self.is_full):
             totals.returned += unused
             self._node.send_now(self)
@@ -383,12 +383,12 @@ class ScopeLease:
 
     # Updates to the server ----------------------------------------------------------------------
 
-    def updates(self, now: float) -> list[Statement]:
+    def updates(self, now: float) -> list[LeaseUpdate]:
         """The updates for the next call: the present totals, and before them, word for word, all
         those with feedback and without a reply, so that their feedback counts once.
         """
         self.expire_if_due(now)
-        if self._orphans or self.is_empty:  # rule 7: transfers of the old term
+        if self._orphans or self.is_empty:  # rule 7: transfers of the old lease
             return []  # a lease begins when the last transfer of the one before has ended
         totals = self._totals
         eligible = self._eligible(now)
@@ -413,25 +413,25 @@ class ScopeLease:
             return waiting
         return min(waiting, max(0, self._failures.may_hold(now) - len(self._held)))
 
-    def _update(self, now: float) -> Statement:
+    def _update(self, now: float) -> LeaseUpdate:
         totals = self._totals
         first_held = next(iter(self._held), None)
         first_waiting = next(iter(self.waiting), None)
         feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
         self._feedback.clear()
-        return Statement(
+        return LeaseUpdate(
             scope=self.scope,
             limit=self.limit,
-            term=totals.lease_id,
+            lease_id=totals.lease_id,
             seq=totals.seq,
-            asked=totals.requested,
+            requested=totals.requested,
             returned=totals.returned,
-            believed=totals.granted,
+            granted_ack=totals.granted,
             started=totals.started,
-            pending=self._unstarted,
-            resting=totals.suspended,
+            unstarted=self._unstarted,
+            suspended=totals.suspended,
             held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
-            wait_age=max(0.0, now - first_waiting._asked_at) if first_waiting else 0.0,
+            wait_age=max(0.0, now - first_waiting._requested_at) if first_waiting else 0.0,
             start_age=max(0.0, now - totals.last_start) if totals.started else 0.0,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
@@ -444,8 +444,8 @@ class ScopeLease:
         """
         now = self._node.now()
         self.expire_if_due(now)  # rule 17: deadlines first
-        update = reply.statement
-        if update.term != self._totals.lease_id:  # rule 13: reply of another term
+        update = reply.update
+        if update.lease_id != self._totals.lease_id:  # rule 13: reply of another lease
             return
         if reply.status != "ok":
             self._on_rejected(reply)
@@ -481,7 +481,7 @@ class ScopeLease:
 
     def _on_rejected(self, reply: Reply) -> None:
         why = {"refused": NOT_READ, "unreadable": UNREADABLE}.get(reply.status, NOT_OURS)
-        self.lose_all(why, reply.term)
+        self.lose_all(why, reply.lease_id)
         if reply.status == "refused":
             note_unread(self._node, reply)
         if reply.status in ("refused", "unreadable"):
@@ -504,12 +504,12 @@ class ScopeLease:
         if new <= 0:
             return  # a message or an earlier reply has granted them
         self._totals.granted = granted
-        self._node.handover.note_granted(self.scope, granted)
+        self._node.renewal_snapshot.note_granted(self.scope, granted)
         window_end = self._window_end(now)
         for _ in range(min(new, self._eligible(now))):
-            self._hand_out(self._queue.pop(), window_end, now)
+            self._grant_to(self._queue.pop(), window_end, now)
             new -= 1
-        # promise: nothing in hand at a full site
+        # promise: no spare permit at a full site
         if new > 0 and self._may_reuse(now) and now < window_end and not self.is_full:
             self._keep(new)
             new = 0
@@ -519,7 +519,7 @@ class ScopeLease:
 
     def _apply_own_failures(self, reply: Reply, now: float) -> None:
         """After failures, pause with all other nodes if the site responds to none; or alone."""
-        failures, feedback = self._failures, reply.statement.feedback
+        failures, feedback = self._failures, reply.update.feedback
         if not failures.are_many:
             return
         if any(finding.explains_failures for finding in reply.findings):
@@ -540,7 +540,7 @@ class ScopeLease:
         """So many permits were granted under this lease so far."""
         now = self._node.now()
         self.expire_if_due(now)
-        # rule 13: message of another term
+        # rule 13: message of another lease
         if lease_id == self._totals.lease_id and self.deadline < math.inf:
             self._take_grants(granted, now)
 
@@ -574,9 +574,9 @@ class ScopeLease:
             self._request_again()
 
     def is_expired(self, now: float) -> bool:
-        """Whether the lease may be over, also if the keeper has renewed it."""
+        """Whether the lease may be over, also if the renewal thread has renewed it."""
         if now >= self.deadline:
-            kept_until = self._node.handover.kept_until(self.scope, self._totals.lease_id)
+            kept_until = self._node.renewal_snapshot.kept_until(self.scope, self._totals.lease_id)
             self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
         return now >= self.deadline
 
@@ -615,7 +615,7 @@ class ScopeLease:
 
     def _begin_lease(self, above: int = 0) -> None:
         """Begin a new lease: nothing of the old one counts in it."""
-        self._totals = LeaseTotals(self._node.new_lease_id(above))  # rule 5: new term
+        self._totals = LeaseTotals(self._node.new_lease_id(above))  # rule 5: new lease
         self._pool.empty()
         self._feedback.clear()
         self._unanswered.clear()

@@ -37,10 +37,10 @@ from semaphore_middleware.link.environment import (
     url_from_environment,
     warn_of_others,
 )
-from semaphore_middleware.link.renewal_thread import KEEPER, Keeper
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.link.renewal_thread import RENEWAL_THREAD, RenewalThread
 from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
@@ -78,7 +78,7 @@ class FairSemaphore:
     - `url_from`: where the address was set, for errors.
     - `observers`: each an `Observer` of `semaphore_middleware.core.observer`. They are opened
       before the server is reached, are passed each event, and are closed last, in reverse order.
-    - `options`: those of `NodeOptions`, such as `lease`, `turn` and `job`.
+    - `options`: those of `NodeOptions`, such as `lease`, `reuse_window` and `job`.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in, and to this process: where that is forked, the
@@ -88,8 +88,8 @@ class FairSemaphore:
     When all permits of a scope are held, requests wait: within a node by priority and then by age.
     The next permit goes to the node that holds the fewest, then to the one served longest ago
     (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
-    further requests of its node for `turn` seconds (lock cohorting: D. Dice, V. J. Marathe and
-    N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). What a node
+    further requests of its node for `reuse_window` seconds (lock cohorting: D. Dice, V. J. Marathe
+    and N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). What a node
     holds is a lease, which a background task renews: what a dead node held is free when its lease
     ends (C. Gray and D. Cheriton, Leases, 1989).
     """
@@ -129,7 +129,7 @@ class FairSemaphore:
         self._session: Session | None = None
         self._admin: Operations | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._keeper: Keeper | None = KEEPER
+        self._renewal_thread: RenewalThread | None = RENEWAL_THREAD
 
     def __repr__(self) -> str:
         state = str(self._session) if self._session else "closed"
@@ -169,7 +169,7 @@ class FairSemaphore:
             keys = Keys(options.prefix)
             recovery = Recovery(keys, options, self._note_loss)
             store = Store(keys, self.node, self._machine, options, recovery)
-            session = Session(server, store, options, self._observers, self._keeper)
+            session = Session(server, store, options, self._observers, self._renewal_thread)
             self._link = session.link
             await session.start(wait)
             self.emit(NodeJoined)
@@ -355,7 +355,7 @@ class FairSemaphore:
                             if on_progress is not None:
                                 on_progress(len(permits), False)
                         on_wait = on_progress and partial(on_progress, len(permits), True)
-                        permit = self._opened().outbox.request(
+                        permit = self._opened().updates.request(
                             scope, limit, owner, priority, on_wait
                         )
                         permits.append(permit)
@@ -410,10 +410,10 @@ class FairSemaphore:
         """
         return self._link.problem if self._link is not None else None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask the server again for news of all sites where requests wait or hold permits."""
         if self._session is not None:
-            self._session.look()
+            self._session.refresh()
 
     def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
         """Why this node's requests of a scope wait, by the server's last reply (None: it is not
@@ -423,7 +423,7 @@ class FairSemaphore:
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
-        return list(self._session.outbox.permits()) if self._session is not None else ()
+        return list(self._session.updates.permits()) if self._session is not None else ()
 
     def _opened(self) -> Session:
         if self._session is None:

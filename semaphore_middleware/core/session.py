@@ -1,4 +1,4 @@
-"""Background session with Redis: sends batched statements, listens for grants."""
+"""Background session with Redis: sends batched updates, listens for grants."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from semaphore_middleware.core.observer import (
     RoundTrip,
     UnknownNotification,
 )
-from semaphore_middleware.core.update_queue import Outbox
 from semaphore_middleware.core.protocol import Notification
+from semaphore_middleware.core.update_queue import UpdateQueue
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link.connection import CallTimeoutError, Connection
-from semaphore_middleware.link.renewal_thread import Heartbeat, Keeper
 from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.link.link import Link, Subscription
 from semaphore_middleware.link.location import Server
+from semaphore_middleware.link.renewal_thread import Heartbeat, RenewalThread
 from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.model.reasons import Reason
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """The tasks and connections of this node's outbox.
+    """The tasks and connections of this node's update queue.
 
     There are two: one for calls, one for the subscription. The session opens new ones as long as
     it runs, and then everything is sent again.
@@ -43,7 +43,7 @@ class Session:
         store: Store,
         options: NodeOptions,
         observers: Observers,
-        keeper: Keeper | None = None,
+        renewal_thread: RenewalThread | None = None,
     ) -> None:
         self.link = Link(server, self._state_while_away)
         """For calls; the subscription has its own."""
@@ -53,7 +53,7 @@ class Session:
         """The event loop to which all of it belongs."""
         self._emit = observers.emit
         self._work = asyncio.Event()
-        self.outbox = Outbox(store.node, options, observers, self.loop, self._work.set)
+        self.updates = UpdateQueue(store.node, options, observers, self.loop, self._work.set)
         """This node's leases."""
         self.cache = Cache(Keys(options.prefix), self._work.set)
         """Small values shared by all nodes."""
@@ -69,18 +69,18 @@ class Session:
         )
         self._caller: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(
-            keeper,
+            renewal_thread,
             self.link,
             options.lease,
             self._repeat,
-            lambda: bool(self.outbox.leases),
+            lambda: bool(self.updates.leases),
             self._on_stall,
         )
         self._lease_time = options.lease
-        self._ended_terms: set[tuple[str, int]] = set()  # by scope, in the keeper's thread
+        self._ended_leases: set[tuple[str, int]] = set()  # by scope, in the renewal thread
 
     def __str__(self) -> str:
-        return str(self.outbox)
+        return str(self.updates)
 
     async def start(self, wait: bool = True) -> None:
         """Connect to the server, and serve until `stop`.
@@ -95,7 +95,7 @@ class Session:
             await self.link.close()
             raise
         self._epoch = self._recovery.epoch
-        self.outbox.handover.begin_epoch(self._epoch)
+        self.updates.renewal_snapshot.begin_epoch(self._epoch)
         self._caller = asyncio.create_task(self._serve())
         self._subscription.start()
         self._heartbeat.start()
@@ -104,13 +104,13 @@ class Session:
         """Give everything back, until a time on the loop's clock at the latest, and disconnect."""
         try:
             await self._heartbeat.stop()
-            self.outbox.give_all_back()  # promise: a close gives back
+            self.updates.give_all_back()  # promise: a close gives back
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
-                    while self.outbox.leases:
-                        self.outbox.emptied.clear()
-                        await self.outbox.emptied.wait()
-            if self.outbox.leases:
+                    while self.updates.leases:
+                        self.updates.emptied.clear()
+                        await self.updates.emptied.wait()
+            if self.updates.leases:
                 logger.warning(
                     "Could not give all permits back (%s): they are free when their leases end, in "
                     "%g s at most.",
@@ -118,7 +118,7 @@ class Session:
                     self._lease_time,
                 )
         finally:
-            self.outbox.cancel_timers()
+            self.updates.cancel_timers()
             if self._caller is not None:
                 self._caller.cancel()
             await self._subscription.close()
@@ -129,7 +129,7 @@ class Session:
     # The two tasks ------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Make calls to the server, one at a time, while any statement is due."""
+        """Make calls to the server, one at a time, while any update is due."""
         try:
             while True:
                 await self._work.wait()
@@ -154,7 +154,7 @@ class Session:
         if connection is self._connection:
             return
         await self._recovery.join_epoch(connection)
-        self.outbox.send_all()
+        self.updates.send_all()
         # Not whether this joined another one: an earlier call may have, whose reply was lost.
         if self._recovery.epoch != self._epoch:
             await self._begin_epoch()
@@ -163,64 +163,64 @@ class Session:
 
     async def _sync(self, connection: Connection) -> None:
         """Make the next call, and apply the replies."""
-        await self.cache.exchange(connection)  # first, as statements may return permits
-        call = self.outbox.next_call()
-        if call.statements or call.look:
+        await self.cache.exchange(connection)  # first, as updates may return permits
+        call = self.updates.next_call()
+        if call.updates or call.checks_server:
             try:
-                replies = await self._store.sync(connection, call.statements, call.look)
+                replies = await self._store.sync(connection, call.updates, call.checks_server)
             except CallTimeoutError:
-                self.outbox.on_timeout(call)
+                self.updates.on_timeout(call)
                 raise
             except UnpackableError as error:
-                self.outbox.on_unpackable(call, error)
+                self.updates.on_unpackable(call, error)
                 return
             if replies is None:
-                await connection.check_server()  # the keeper must find the same life
+                await connection.check_server()  # the renewal thread must find the same incarnation
                 await self._recovery.join_epoch(connection)
                 await self._begin_epoch()
                 return
             wall = self._store.wall if replies else None
             self._emit(RoundTrip, self.loop.time() - call.sent, wall)
-            self.outbox.on_replies(call, replies)
+            self.updates.on_replies(call, replies)
         else:
-            self.outbox.forget_empty(call.leases)
+            self.updates.forget_empty(call.leases)
 
     async def _begin_epoch(self) -> None:
         """Move all leases to the joined epoch. The subscription is made anew: a proxy may have
         left it at a server that is no longer in use.
         """
         self._epoch = self._recovery.epoch
-        self.outbox.handover.begin_epoch(self._epoch)
-        for lease in self.outbox.leases.values():
+        self.updates.renewal_snapshot.begin_epoch(self._epoch)
+        for lease in self.updates.leases.values():
             lease.on_new_epoch()
-        self.outbox.send_all()
+        self.updates.send_all()
         await self._subscription.renew()
 
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
-            self.look()  # promise: missed messages
+            self.refresh()  # promise: missed messages
             return
         notification = Notification.read(payload)
         if notification is None:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
-            for lease in self.outbox.leases.values():
+            for lease in self.updates.leases.values():
                 lease.stop_reuse()  # promise: changed rule
-            self.look()
+            self.refresh()
         else:
             self._on_notification(notification)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Send everything again: the replies are news of all sites."""
-        self.outbox.send_all()
+        self.updates.send_all()
         if self._recovery.is_waiting:  # an operator may have ended the wait
-            self.outbox.check_server()
+            self.updates.check_server()
 
     def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
         """The reason in the last reply why the scope's requests wait (None: it is not known), and
         for how many seconds from then on it holds (None: it is not a matter of time alone).
         """
-        lease = self.outbox.leases.get(scope)
+        lease = self.updates.leases.get(scope)
         reason = lease.last_reply.reason if lease and lease.last_reply else None
         match reason and reason.name:
             case "recovery":
@@ -230,44 +230,46 @@ class Session:
         return reason, None
 
     def _on_notification(self, notification: Notification) -> None:
-        lease = self.outbox.leases.get(notification.scope)
+        lease = self.updates.leases.get(notification.scope)
         if lease is None:
             return
         match notification.kind, notification.numbers:
-            case "granted", (term, granted):
-                lease.on_granted(term, granted)
+            case "granted", (lease_id, granted):
+                lease.on_granted(lease_id, granted)
             case "retry", (wait,):
-                self.outbox.send_later(lease, wait / 1000)
+                self.updates.send_later(lease, wait / 1000)
             case "backoff", (paused_at, length):
                 lease.on_pause(paused_at, length)
             case _ if finding := notification.finding:
                 lease.on_finding(finding)
 
-    # While the loop is blocked -----------------------------------------------------------------
+    # While the loop is stalled -----------------------------------------------------------------
 
     async def _repeat(self, connect: Callable[[], Awaitable[Connection]]) -> bool:
-        """Renew what is held, by what was sent last, in the keeper's thread. A deadline is moved
+        """Renew what is held, by what was sent last, in the renewal thread. A deadline is moved
         only for a lease that is still there.
         """
-        epoch, statements = self.outbox.handover.to_repeat()
-        self._ended_terms &= {(one.scope, one.term) for one in statements}
-        statements = [one for one in statements if (one.scope, one.term) not in self._ended_terms]
-        if not statements:
+        epoch, updates = self.updates.renewal_snapshot.to_repeat()
+        self._ended_leases &= {(one.scope, one.lease_id) for one in updates}
+        updates = [one for one in updates if (one.scope, one.lease_id) not in self._ended_leases]
+        if not updates:
             return False
         connection = await connect()
-        until = self._heartbeat.now() + self.outbox.grace
-        replies = await self._store.repeat(connection, epoch, statements)
+        until = self._heartbeat.now() + self.updates.grace
+        replies = await self._store.repeat(connection, epoch, updates)
         if replies is None:
             return False
-        terms = {(one.statement.scope, one.statement.term): one.status for one in replies}
-        self._ended_terms.update(key for key, status in terms.items() if status != "ok")
-        self.outbox.handover.kept = {  # rule 30: only ok
-            scope: (term, until) for (scope, term), status in terms.items() if status == "ok"
+        leases = {(one.update.scope, one.update.lease_id): one.status for one in replies}
+        self._ended_leases.update(key for key, status in leases.items() if status != "ok")
+        self.updates.renewal_snapshot.kept = {  # rule 30: only ok
+            scope: (lease_id, until)
+            for (scope, lease_id), status in leases.items()
+            if status == "ok"
         }
-        return bool(self.outbox.handover.kept)
+        return bool(self.updates.renewal_snapshot.kept)
 
     def _on_stall(self, seconds: float, was_named: bool) -> None:
-        if not self.outbox.was_in_use_since(self.loop.time() - seconds):
+        if not self.updates.was_in_use_since(self.loop.time() - seconds):
             return
         if not was_named:
             logger.warning(
@@ -277,7 +279,7 @@ class Session:
                 seconds,
                 self._lease_time,
             )
-        self.outbox.on_stall(seconds)
+        self.updates.on_stall(seconds)
 
     async def _join(self) -> None:
         """At the start: check that nothing is missing, and join the epoch."""

@@ -47,7 +47,7 @@ class SyncSemaphore:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self._semaphore = FairSemaphore(url, **options)
-        self._semaphore._keeper = None  # nobody's callback blocks the loop of our thread
+        self._semaphore._renewal_thread = None  # nobody's callback blocks the loop of our thread
         self._is_closed = False
         self._start_anew()
         _semaphores.add(self)
@@ -154,7 +154,7 @@ class SyncSemaphore:
     async def _grant(
         self, granted: Future[Permit], scope: str, limit: Limit, timeout: float | None
     ) -> None:
-        """Get a permit, and hand it over to the waiting thread."""
+        """Get a permit, and pass it to the waiting thread."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None

@@ -1,7 +1,7 @@
-"""The order of a node's statements: which leases send theirs, and when. No I/O.
+"""The order of a node's updates: which leases send theirs, and when. No I/O.
 
-All due statements go in one round trip, and what comes up meanwhile goes in the next. Calls are
-some milliseconds apart, and a statement that no request waits for is held back as long, so that
+All due updates go in one round trip, and what comes up meanwhile goes in the next. Calls are
+some milliseconds apart, and an update that no request waits for is held back as long, so that
 others can go with it: a call costs more than what it carries.
 """
 
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from itertools import islice
 
 from semaphore_middleware.core.calls import UnpackableError
-from semaphore_middleware.core.renewal_snapshot import Handover
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.core.protocol import LeaseUpdate, Reply
+from semaphore_middleware.core.renewal_snapshot import RenewalSnapshot
+from semaphore_middleware.core.reuse import common_window_end
 from semaphore_middleware.core.scope_lease import ScopeLease
-from semaphore_middleware.core.reuse import common_turn_end
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 
 LEASES_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
-BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
+BATCH_DELAY_S = 0.010  # for how long an update that no request waits for is held back
 SPACING_S = 0.004  # between two calls for requests that the site may have room for
 BUSY_INTERVAL_S = 1 / 250  # between two requests: if it is shorter, the node needs its processor
 BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as some requests
@@ -39,14 +39,14 @@ class Spacing:
 
     def __init__(self) -> None:
         self._called_at = -math.inf
-        self._asked_at = -math.inf
+        self._requested_at = -math.inf
         self._interval = 1.0  # seconds between two requests, on average
 
     def note_request(self, time: float) -> None:
         """A request was made."""
-        interval = min(1.0, time - self._asked_at)
+        interval = min(1.0, time - self._requested_at)
         self._interval += (interval - self._interval) / INTERVAL_SAMPLES
-        self._asked_at = time
+        self._requested_at = time
 
     def note_call(self, time: float) -> None:
         """A call was made."""
@@ -64,22 +64,22 @@ class OutgoingCall:
     """The contents of one call to the server."""
 
     leases: Sequence[ScopeLease]
-    statements: Sequence[Statement]
-    look: bool
-    """True if the call checks that the server still is in the life known to this node."""
+    updates: Sequence[LeaseUpdate]
+    checks_server: bool
+    """True if the call checks that the server still is in the incarnation known to this node."""
     sent: float
     """On the loop's clock."""
 
 
-class Outbox:
-    """This node's leases, and the times at which they send their statements.
+class UpdateQueue:
+    """This node's leases, and the times at which they send their updates.
 
     A lease sends at once (`send_now`), or a little later with others (`send_soon`); when the common
     reuse window ends (`send_at_window_end`); or after a wait for which only time is needed
-    (`send_later`). All send together after a gap, and to renew the leases (`send_all`). A call may
-    check the server, too (`check_server`).
+    (`send_later`). All send together after missed messages, and to renew the leases (`send_all`). A
+    call may check the server, too (`check_server`).
 
-    The outbox calls `wake` when `next_call` has something to send.
+    The queue calls `wake` when `next_call` has something to send.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Outbox:
     ) -> None:
         self.node = node
         self._lease_time = options.lease
-        self.turn = options.turn
+        self.reuse_window = options.reuse_window
         self.backoff = options.backoff
         self.emit = observers.emit
         self.now = loop.time
@@ -106,13 +106,13 @@ class Outbox:
         self._last_lease_id = 0
         self._due: dict[ScopeLease, None] = {}
         self._leases_at_once = LEASES_AT_ONCE  # fewer after a time-out
-        self._is_look_due = False
+        self._is_check_due = False
         self._in_windows: dict[ScopeLease, None] = {}  # whose `on_window_end` is to be called
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}  # by what they call
         self._spacing = Spacing()
         self._is_draining = False
-        self.handover = Handover()
-        """Between this node's event loop and its keeper."""
+        self.renewal_snapshot = RenewalSnapshot()
+        """Between this node's event loop and the renewal thread."""
 
     def __str__(self) -> str:
         held = sum(len(lease.held) for lease in self.leases.values())
@@ -121,7 +121,7 @@ class Outbox:
 
     @property
     def grace(self) -> float:
-        """Seconds from sending a statement to the deadline that its reply sets."""
+        """Seconds from sending an update to the deadline that its reply sets."""
         return GRACE * self._lease_time
 
     def permits(self) -> Iterator[Permit]:
@@ -154,7 +154,7 @@ class Outbox:
             if self._renew not in self._timers:
                 self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
         permit = Permit(scope, limit, self._loop, lease, owner, priority, on_wait)
-        self._spacing.note_request(permit._asked_at)
+        self._spacing.note_request(permit._requested_at)
         lease.acquire(permit)
         return permit
 
@@ -182,12 +182,12 @@ class Outbox:
         return self._last_lease_id
 
     def send_now(self, lease: ScopeLease) -> None:
-        """Send the lease's statement at once."""
+        """Send the lease's update at once."""
         self._due[lease] = None
         self._wake()
 
     def send_soon(self, lease: ScopeLease) -> None:
-        """Send the lease's statement some milliseconds after the last call, as a call for each
+        """Send the lease's update some milliseconds after the last call, as a call for each
         request would cost too much.
         """
         self._due[lease] = None
@@ -200,43 +200,43 @@ class Outbox:
 
     def send_at_window_end(self, lease: ScopeLease) -> None:
         """Call the lease's `on_window_end` at the next multiple of its length."""
-        if not self.turn:
+        if not self.reuse_window:
             self.send_soon(lease)
             return
         if not self._in_windows:
-            self._call_at(common_turn_end(self.now(), self.turn), self._end_windows)
+            self._call_at(common_window_end(self.now(), self.reuse_window), self._end_windows)
         self._in_windows[lease] = None
 
     def send_later(self, lease: ScopeLease, seconds: float) -> None:
-        """Send the lease's statement after `seconds`, if its requests still wait: only time
+        """Send the lease's update after `seconds`, if its requests still wait: only time
         keeps them waiting. The latest call counts.
         """
         # promise: shorter wait
         self._call_at(self.now() + max(0.0, seconds - TIMER_LAG_S), lease.on_time)
 
     def send_by(self, lease: ScopeLease, seconds: float) -> None:
-        """Send the lease's statement within `seconds`, if it still has a start to report."""
+        """Send the lease's update within `seconds`, if it still has a start to report."""
         if seconds == 0:
             self.send_now(lease)
         else:
             self._call_by(self.now() + seconds, lease.on_time)
 
     def send_all(self) -> None:
-        """Send everything again: after a gap, and to keep the leases."""
+        """Send everything again: after missed messages, and to keep the leases."""
         self._due |= dict.fromkeys(self.leases.values())
         self._wake()
 
     def check_server(self) -> None:
-        """Let the next call check that the server still is in the life known to this node."""
-        self._is_look_due = True
+        """Let the next call check the server: whether it is in the incarnation known here."""
+        self._is_check_due = True
         self._wake()
 
     # Calls --------------------------------------------------------------------------------------
 
     def next_call(self) -> OutgoingCall:
-        """Take all due statements for one call. Calls `wake` if more is left for the next one."""
-        look = self._is_look_due
-        self._is_look_due = False  # after an error every new connection looks
+        """Take all due updates for one call. Calls `wake` if more is left for the next one."""
+        checks_server = self._is_check_due
+        self._is_check_due = False  # after an error every new connection checks
         leases = list(islice(self._due, self._leases_at_once))
         for lease in leases:
             del self._due[lease]
@@ -245,21 +245,21 @@ class Outbox:
         self._cancel(self._wake)
         sent = self.now()
         self._spacing.note_call(sent)
-        statements: list[Statement] = []
+        updates: list[LeaseUpdate] = []
         for lease in leases:
             if own := lease.updates(sent):
-                self.handover.note_sent(lease.scope, own)
-                statements += own
+                self.renewal_snapshot.note_sent(lease.scope, own)
+                updates += own
         # mutant and -> or: a timer that finds no deadline sets no other
-        if statements and self._check_deadlines not in self._timers:
+        if updates and self._check_deadlines not in self._timers:
             self._call_at(sent + self.grace, self._check_deadlines)  # promise: timer of deadlines
-        return OutgoingCall(leases, statements, look, sent)
+        return OutgoingCall(leases, updates, checks_server, sent)
 
     def on_replies(self, call: OutgoingCall, replies: Iterable[Reply]) -> None:
         """Apply the replies to a call."""
         self._leases_at_once = min(LEASES_AT_ONCE, self._leases_at_once + 1)
         for reply in replies:
-            if lease := self.leases.get(reply.statement.scope):
+            if lease := self.leases.get(reply.update.scope):
                 lease.on_reply(reply, call.sent)
         self.forget_empty(call.leases)
 
@@ -268,11 +268,11 @@ class Outbox:
         self._leases_at_once = max(1, len(call.leases) // 2)
 
     def on_unpackable(self, call: OutgoingCall, error: UnpackableError) -> None:
-        """One statement of the call cannot be sent: fail its requests, and send the others."""
-        if lease := self.leases.get(error.statement.scope):
+        """One update of the call cannot be sent: fail its requests, and send the others."""
+        if lease := self.leases.get(error.update.scope):
             lease.fail(error)
         self._due = dict.fromkeys(call.leases) | self._due
-        self._is_look_due |= call.look
+        self._is_check_due |= call.checks_server
         self._wake()
 
     def forget_empty(self, leases: Iterable[ScopeLease]) -> None:
@@ -282,7 +282,7 @@ class Outbox:
             if is_known and lease.is_forgettable:
                 del self.leases[lease.scope]
                 self._forgotten_at = self.now()
-                self.handover.forget(lease.scope)  # promise: nothing sent is left
+                self.renewal_snapshot.forget(lease.scope)  # promise: nothing sent is left
                 self._cancel(lease.on_time)  # promise: no timer is left
                 self.emit(ScopeLeft, lease.scope)
         if not self.leases:
@@ -324,12 +324,12 @@ class Outbox:
         if self.leases:
             # promise: leases are renewed
             self.send_all()
-            self.check_server()  # rule 2: look at each renewal
+            self.check_server()  # rule 2: check at each renewal
             self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
 
     def on_stall(self, seconds: float) -> None:
-        """The event loop was blocked, or the process stopped. Everything is sent again: the keeper
-        has taken back what waits.
+        """The event loop was stalled, or the process stopped. Everything is sent again: the renewal
+        thread has taken back what waits.
         """
         self.emit(ProcessStalled, seconds)
         self.send_all()

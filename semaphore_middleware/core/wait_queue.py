@@ -9,10 +9,10 @@ from itertools import count
 
 from semaphore_middleware.core.permit import Permit
 
-LINE_SLACK = 16  # the heap is rebuilt when this many more requests have given up than still wait
+QUEUE_SLACK = 16  # the heap is rebuilt when this many more requests have given up than still wait
 
 
-class Line:
+class WaitQueue:
     """Waiting requests: the highest priority comes first, and among equals the oldest."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Line:
         return self._waiting.keys()
 
     def add(self, permit: Permit, seq: int | None) -> None:
-        """Add a request. The statement `seq` is the first to ask for it; None: it is answered."""
+        """Add a request. The update `seq` is the first to ask for it; None: it is answered."""
         self._waiting[permit] = None
         # promise: highest priority
         heappush(self._heap, (-permit._priority, next(self._numbers), permit))
@@ -40,7 +40,7 @@ class Line:
     def drop(self, permit: Permit) -> None:
         """Remove a request."""
         self._waiting.pop(permit, None)
-        if len(self._heap) > 2 * len(self._waiting) + LINE_SLACK:
+        if len(self._heap) > 2 * len(self._waiting) + QUEUE_SLACK:
             self._heap = [entry for entry in self._heap if entry[2] in self._waiting]
             heapify(self._heap)
             self._unanswered = [entry for entry in self._unanswered if entry[1] in self._waiting]
@@ -61,12 +61,12 @@ class Line:
         return permits
 
     def pop_answered(self, seq: int) -> list[Permit]:
-        """The permits first asked for by this statement or an earlier one, each returned once."""
+        """The permits first asked for by this update or an earlier one, each returned once."""
         answered = [permit for first_seq, permit in self._unanswered if first_seq <= seq]
         # promise: requests answered once
         self._unanswered = [entry for entry in self._unanswered if entry[0] > seq]
         return answered
 
     def ask_anew(self) -> None:
-        """Begin a new term: its first statement asks for all permits without an answer."""
+        """Begin a new lease: its first update asks for all permits without an answer."""
         self._unanswered = [(1, permit) for _, permit in self._unanswered]

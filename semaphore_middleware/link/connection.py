@@ -134,16 +134,16 @@ class Connection:
     another kind.
     """
 
-    life: str
+    incarnation: str
     """The server's run id and its replication id, as they were when `check_server` last asked: the
     latter is another one after a failover, even where the same process is the master again.
     """
     facts: Mapping[str, str]
-    """What INFO says of that life, and of evictions."""
+    """What INFO says of that incarnation, and of evictions."""
     may_evict: bool = False
     """Whether the server evicts keys when its memory is full, as it last reported."""
-    tells_scripts: bool = False
-    """Whether scripts may not use INFO, so that they are told the facts."""
+    needs_info_for_scripts: bool = False
+    """Whether scripts may not use INFO, so that they get the facts."""
     has_read_only_scripts: bool = False
     """Whether the server has EVALSHA_RO, a command without the right to write."""
 
@@ -178,7 +178,7 @@ class Connection:
             raise
 
     async def check_server(self) -> None:
-        """Ask the server for its kind, its version and its life, and choose the database.
+        """Ask the server for its kind, its version and its incarnation, and choose the database.
 
         It may be refused: too old, a read-only replica, a sentinel, or (`ClusterNodeError`) a node
         of a cluster.
@@ -223,7 +223,7 @@ class Connection:
                 f"{self.server_name} has the role {info['role']!r}, in which it does not keep data "
                 "by itself; give the address of a master that no other one writes to"
             )
-        self.life = f"{info['run_id']} {info.get('master_replid', '')}"
+        self.incarnation = f"{info['run_id']} {info.get('master_replid', '')}"
         self.facts = {name: info[name] for name in FACTS if name in info}
         is_limited = info.get("maxmemory", "0") != "0"
         self.may_evict = is_limited and info.get("maxmemory_policy") != "noeviction"
@@ -257,23 +257,23 @@ class Connection:
 
     async def connect_again(self) -> Connection:
         """Another connection to this run of the server, with the same address and credentials, for
-        another thread: without a look for the master.
+        another thread: without a check for the master.
 
-        Raises `ServerUnreachableError` if the server is in another life.
+        Raises `ServerUnreachableError` if the server is in another incarnation.
         """
         target = replace(self._target, address=self.address, is_replaced=None)
         connection = await self._connector.connect_again(target)
         try:
             await connection.check_server()
-            if connection.life != self.life:
+            if connection.incarnation != self.incarnation:
                 raise ServerUnreachableError(f"{self.server_name} was replaced by another server")
         except BaseException:
             await connection.close()
             raise
-        connection.tells_scripts = self.tells_scripts
+        connection.needs_info_for_scripts = self.needs_info_for_scripts
         return connection
 
-    def look_for_master(self) -> None:
+    def check_master(self) -> None:
         """Begin to ask for the present master, if there is anybody to ask. If it is another server,
         the connection is closed.
         """

@@ -57,8 +57,10 @@ class Link:
         beside: Link | None = None,
     ) -> None:
         self.server = server
-        self.life = ""
-        """The server's life at the last call: in another one some of the last calls may be lost."""
+        self.incarnation = ""
+        """The server's incarnation at the last call: in another one some of the last calls may be
+        lost.
+        """
         self.problem: Exception | None = None
         """Why the last attempt has failed; None: it has not, or there was none."""
         self._while_away = while_away
@@ -92,7 +94,7 @@ class Link:
         """
         if self._connection is None or not self._connection.is_open:
             self._connection = await self.server.connect()
-            self.life = self._connection.life
+            self.incarnation = self._connection.incarnation
         return self._connection
 
     async def connect_again(self) -> Connection:
@@ -137,18 +139,18 @@ class Link:
             await call()
         except Exception as error:
             if not isinstance(error, ServerUnreachableError | ServerRefusedError):
-                logger.exception("Unexpected error (a bug); the call is made again.")
+                logger.exception("Unexpected error (a bug); the call is retried.")
             await self.failed(error)
             return False
         self.succeeded()
         return True
 
-    async def look(self) -> None:
-        """Check for another master, and for another life of the server."""
+    async def check_server(self) -> None:
+        """Check for another master, and for another incarnation of the server."""
         async with self.use() as connection:
-            connection.look_for_master()
+            connection.check_master()
             await connection.check_server()
-            self.life = connection.life
+            self.incarnation = connection.incarnation
 
     async def failed(self, error: Exception) -> None:
         """Log a failed attempt, now and then, and wait before the next one."""
@@ -208,10 +210,10 @@ class Link:
         if not self.server.is_one_name:
             return
         if self._doubted or not self._is_same(other):  # either may have changed
-            await self.look()
+            await self.check_server()
         if not self._is_same(other):
             await asyncio.sleep(self.server.call_timeout)  # a failover takes a moment
-            await self.look()
+            await self.check_server()
         own = self._connection.replication if self._connection is not None else ""
         is_sure = self._doubted == own
         is_other = not self._is_same(other)
@@ -253,7 +255,7 @@ class Subscription:
         self._ping_after = ping_after
         self._on_message = on_message
         self._has_begun = asyncio.Event()  # and its echo was not sent yet
-        self._has_heard = asyncio.Event()
+        self._has_received = asyncio.Event()
         self._deaf: NoEchoError | None = None  # why it was closed, if so
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -267,17 +269,17 @@ class Subscription:
                 self._deaf = None
                 connection = await self._link.open()
                 await self._calls.compare(connection)
-                await connection.listen(self._channels, self._ping_after, self._hear)
+                await connection.listen(self._channels, self._ping_after, self._on_payload)
             except Exception as error:  # any: without this task, no message would ever come
                 await self._link.close()
                 await self._link.failed(self._deaf or error)
 
-    def _hear(self, payload: bytes | None) -> None:
+    def _on_payload(self, payload: bytes | None) -> None:
         if payload is None:
             self._has_begun.set()
         else:
             self._link.succeeded()
-            self._has_heard.set()
+            self._has_received.set()
         if payload != b"echo":
             self._on_message(payload)
 
@@ -292,16 +294,16 @@ class Subscription:
             await self._send_echo()
             try:
                 async with asyncio.timeout(server.call_timeout):
-                    await self._has_heard.wait()
+                    await self._has_received.wait()
             except TimeoutError:
                 if not self._has_begun.is_set():  # else the echo was an earlier subscription's
                     self._deaf = NoEchoError(f"{server} brings no messages")
                     await self._link.close()
 
     async def _send_echo(self) -> None:
-        """Publish, as the scripts do, what is to be heard."""
+        """Publish a message, as the scripts do."""
         while True:
-            self._has_heard.clear()
+            self._has_received.clear()
             try:
                 async with self._calls.use() as connection:
                     await run_scripts(connection, [Call(ECHO, self._channels[:1], ())])

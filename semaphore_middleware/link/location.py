@@ -367,7 +367,7 @@ def _checked(parts: _Parts) -> dict[str, Any]:
 
 class Sentinels:
     """The sentinels of a URL. All are asked each time, and the majority of those that
-    answer is believed: one that is cut off from the others may name a master that was replaced. To
+    answer counts: one that is cut off from the others may name a master that was replaced. To
     leave a master that answers takes the majority of all.
     """
 

@@ -1,8 +1,9 @@
-"""Leases that a busy callback cannot lose: while an event loop is blocked, a thread renews them.
+"""Leases that a busy callback cannot lose: while an event loop is stalled, a thread renews them.
 
-A session hands over what it has sent last, in values that nobody changes; the thread sends that
-again, over a connection of its own, and asks for nothing. Whether a loop is blocked is judged by
-its heartbeat, not by replies: while the loop runs, its session renews its leases itself.
+A session publishes what it has sent last, in values that nobody changes; the thread sends that
+again, over a connection of its own, and asks for nothing. Its heartbeat
+shows whether a loop is stalled, not by replies: while the loop runs, its session renews its leases
+itself.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 # Shares of a lease:
 BEAT = 0.1  # between two heartbeats of a loop
-LATE = 0.3  # since the last one: then the loop counts as blocked
+LATE = 0.3  # since the last one: then the loop counts as stalled
 MOST_LEASES = 20  # are renewed in one stall: a process that hangs must not keep a site for ever
-THREAD = "scrapy-semaphore keeper"
+THREAD = "scrapy-semaphore renewal"
 NOT_RENEWED = (
-    "Leases of a blocked event loop cannot be renewed: %s. They end soon, unless another attempt "
+    "Leases of a stalled event loop cannot be renewed: %s. They end soon, unless another attempt "
     "succeeds."
 )
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -49,7 +50,7 @@ Repeat: TypeAlias = Callable[[Callable[[], Awaitable[Connection]]], Awaitable[bo
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A moment in which a loop ran, by the keeper's clock and by the loop's."""
+    """A moment in which a loop ran, by the renewal thread's clock and by the loop's."""
 
     at: float
     on_loop: float
@@ -58,25 +59,25 @@ class Beat:
 
 
 class Heartbeat:
-    """The heartbeat of one session's event loop, and what the keeper does while it stops.
+    """The heartbeat of one session's event loop, and what the renewal thread does while it stops.
 
-    `repeat(connect)` runs in the keeper's thread: it sends again what the session sent last, and
+    `repeat(connect)` runs in the renewal thread: it sends again what the session sent last, and
     returns whether that has renewed anything. `is_in_use` tells whether there is anything to lose.
     After a stall `on_stall` is called on the loop, with its length in seconds, and whether the log
-    has named what blocked the loop. Without a keeper nothing is repeated.
+    has named what stalled the loop. Without it nothing is repeated.
     """
 
     def __init__(
         self,
-        keeper: Keeper | None,
+        renewal_thread: RenewalThread | None,
         link: Link,
         lease: float,
         repeat: Repeat,
         is_in_use: Callable[[], bool],
         on_stall: Callable[[float, bool], None],
     ) -> None:
-        self._keeper = keeper
-        self._clock = keeper.clock if keeper else time.monotonic
+        self._renewal_thread = renewal_thread
+        self._clock = renewal_thread.clock if renewal_thread else time.monotonic
         self._link = link
         self._lease = lease
         self._repeat = repeat
@@ -84,7 +85,7 @@ class Heartbeat:
         self._on_stall = on_stall
         self._timer: asyncio.TimerHandle | None = None
         self._runner: frozenset[CodeType] = RUNNER
-        # What loop and keeper tell each other, by one assignment each:
+        # What loop and renewal thread exchange, by one assignment each:
         self._beat = Beat(math.inf, math.inf)
         self._named: Beat | None = None  # the stall after this one was logged
 
@@ -96,19 +97,19 @@ class Heartbeat:
         self._thread = threading.get_ident()
         self._native_thread = threading.get_native_id()
         self._beat_now()
-        if self._keeper is not None:
-            self._keeper.add(self)
+        if self._renewal_thread is not None:
+            self._renewal_thread.add(self)
 
     async def stop(self) -> None:
         """From now on nothing is repeated."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            if self._keeper is not None:
-                await self._keeper.remove(self)
+            if self._renewal_thread is not None:
+                await self._renewal_thread.remove(self)
 
     def _beat_now(self) -> None:
-        starved = starved_for(self._native_thread) if self._keeper is not None else 0.0
+        starved = starved_for(self._native_thread) if self._renewal_thread is not None else 0.0
         self._beat = Beat(self._clock(), self._loop.time(), starved)
         self._timer = self._loop.call_later(BEAT * self._lease, self._on_time)
 
@@ -121,28 +122,28 @@ class Heartbeat:
         if seconds > LATE * self._lease:
             self._on_stall(seconds, self._named is last)
 
-    # In the keeper's thread ---------------------------------------------------------------------
+    # In the renewal thread --------------------------------------------------------------------
 
     def now(self) -> float:
-        """The loop's clock, which may itself stand still while the loop is blocked."""
+        """The loop's clock, which may itself stand still while the loop is stalled."""
         beat = self._beat
         return beat.on_loop + self._clock() - beat.at
 
     async def keep(self) -> None:
         """Renew the leases in each stall of the loop, until this is cancelled."""
-        while not self._loop.is_closed():  # a loop that has ended is not blocked
+        while not self._loop.is_closed():  # a loop that has ended is not stalled
             beat = self._beat
             late_at = beat.at + LATE * self._lease
             await asyncio.sleep(late_at - self._clock())
             if self._clock() > late_at + BEAT * self._lease:
-                # The whole process has stood still: it is the loop's turn first.
+                # The whole process has stood still: the loop comes first.
                 await asyncio.sleep(BEAT * self._lease)
             if self._beat is beat and not self._loop.is_closed():
                 await self._keep_through(beat)
 
     async def _keep_through(self, beat: Beat) -> None:
-        """Renew the leases until the loop beats again, or has been blocked for too long."""
-        assert self._keeper is not None
+        """Renew the leases until the loop beats again, or has been stalled for too long."""
+        assert self._renewal_thread is not None
         connection: Connection | None = None
 
         async def connect() -> Connection:
@@ -165,7 +166,7 @@ class Heartbeat:
                         next_at = now + RENEWAL * self._lease
                     except (ServerUnreachableError, ServerRefusedError) as error:
                         if not has_warned:
-                            self._keeper.warn(NOT_RENEWED, error)
+                            self._renewal_thread.warn(NOT_RENEWED, error)
                         has_warned = True
                     except Exception:
                         is_kept = False
@@ -177,13 +178,13 @@ class Heartbeat:
 
     def _name_culprit(self, beat: Beat) -> None:
         """Log once a stall what blocks the loop."""
-        assert self._keeper is not None
+        assert self._renewal_thread is not None
         self._named = beat
-        if self._keeper.is_news(self._thread, beat):
+        if self._renewal_thread.is_news(self._thread, beat):
             seconds = self._clock() - beat.at
             culprit = name_of(sys._current_frames().get(self._thread), self._runner)
             cause, hint = (
-                f"{culprit} has blocked the event loop",
+                f"{culprit} has stalled the event loop",
                 "Is it something to do in a thread?",
             )
             if not culprit or starved_for(self._native_thread) - beat.starved > seconds / 2:
@@ -193,7 +194,7 @@ class Heartbeat:
                 "s at most. %s"
             )
             most = digits(MOST_LEASES * self._lease)
-            self._keeper.warn(text, cause, digits(seconds), most, hint)
+            self._renewal_thread.warn(text, cause, digits(seconds), most, hint)
 
 
 def name_of(frame: FrameType | None, runner: Collection[CodeType]) -> str:
@@ -232,8 +233,8 @@ def starved_for(thread: int) -> float:
         return 0.0
 
 
-class Keeper:
-    """The thread that renews the leases of all blocked event loops of this process. It is there as
+class RenewalThread:
+    """The thread that renews the leases of all stalled event loops of this process. It is there as
     long as any loop beats. In a forked child there is none until one begins to.
     """
 
@@ -296,6 +297,6 @@ def _run(loop: asyncio.AbstractEventLoop, ended: Future[None]) -> None:
         ended.set_result(None)
 
 
-KEEPER = Keeper()
+RENEWAL_THREAD = RenewalThread()
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=KEEPER.start_anew)
+    os.register_at_fork(after_in_child=RENEWAL_THREAD.start_anew)

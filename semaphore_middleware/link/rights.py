@@ -23,7 +23,7 @@ async def try_rights(
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
     needed = f"all keys and channels begin with {tag!r}"
-    # INFO was used by the connection; where scripts may not use it, they are told what it says.
+    # INFO was used by the connection; where scripts may not use it, they get what it says.
     call = Call(TRY_RIGHTS, (trial, *keys), sorted(commands_in(scripts) - {"INFO"}))
     try:
         ((denied, missing),) = await run_scripts(connection, [call])

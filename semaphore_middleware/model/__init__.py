@@ -1,1 +1,1 @@
-"""The values shared by all rooms: plain, checked, frozen. No I/O, no Redis, no Scrapy."""
+"""The values shared by all packages: plain, checked, frozen. No I/O, no Redis, no Scrapy."""

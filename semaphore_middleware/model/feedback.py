@@ -40,7 +40,7 @@ class Feedback:
     """The status of the refusal; 0: it has none."""
     is_metered: bool = True
     """True if the refusal may be of one request too many, so it is not an error."""
-    quota_gap: float = 0.0
+    quota_interval: float = 0.0
     """Seconds between requests by the quota that the site names; 0: none."""
     what: str = "refused a request"
     """The refusal in words, for the log of this node."""
@@ -49,7 +49,7 @@ class Feedback:
         # A bad value would be found as late as in the call that reports it.
         if self.latency is not None:
             check_number(self.latency, "latency")
-        for name in ("retry_after", "quota_gap"):
+        for name in ("retry_after", "quota_interval"):
             check_number(getattr(self, name), name, most=math.inf)
         check_integer(self.status, "status", least=0, most=MAX_STATUS)
         check_truth(self.is_metered, "is_metered")
@@ -101,8 +101,8 @@ class FeedbackSummary:
     """Requests refused by the site."""
     metered: Wire[int] = 0
     """Of these, refusals that may be of one request too many."""
-    quota_gap: Wire[float] = 0.0
-    """The longest gap between requests by quotas that the site names, in seconds; 0: none."""
+    quota_interval: Wire[float] = 0.0
+    """The longest interval between requests by quotas that the site names, in seconds; 0: none."""
     bad_age: Wire[float] = 0.0
     """Age of the youngest failed or refused request."""
     answer_age: Wire[float] = 0.0
@@ -130,7 +130,7 @@ class FeedbackSummary:
             failed=sum(feedback.failed for feedback, _ in bad),
             refused=sum(feedback.refused for feedback, _ in bad),
             metered=sum(feedback.refused and feedback.is_metered for feedback, _ in bad),
-            quota_gap=max((f.quota_gap for f, _ in bad if f.refused), default=0.0),
+            quota_interval=max((f.quota_interval for f, _ in bad if f.refused), default=0.0),
             bad_age=min((age for _, age in bad), default=0.0),
             answer_age=min((age for feedback, age in known if not feedback.failed), default=0.0),
             retry_after=max((feedback.retry_after for feedback, _ in known), default=0.0),

@@ -149,9 +149,10 @@ class Inspection:
     """The nodes with permits or waiting requests: waiting ones first, in the order of the queue."""
     limit_max: Wire[int | None] = None
     """The upper bound of an adaptive `limit`; else the same as `limit`."""
-    force: Limit = NO_LIMIT
-    """The limit in force, with all its parts, before it adapts to the site's answers. An idle scope
-    has the parts set by an operator."""
+    effective: Limit = NO_LIMIT
+    """The effective limit, with all its parts, before it adapts to the site's answers. An idle
+    scope has the parts set by an operator.
+    """
     next_start: Wire[float] = 0.0
     """Seconds until delay and rate allow the next start."""
     backoff_left: Wire[float] = 0.0

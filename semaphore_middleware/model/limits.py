@@ -264,7 +264,7 @@ class Limit:
     All parts hold together. A delay without jitter is a rate with a burst of 1. Raises
     `SettingsError` for an invalid part.
 
-    With `adaptive` the limit in force follows the site's answers, up to `concurrency`: it grows by
+    With `adaptive` the effective limit follows the site's answers, up to `concurrency`: it grows by
     addition and falls by multiplication (D.-M. Chiu and R. Jain, Analysis of the Increase and
     Decrease Algorithms for Congestion Avoidance in Computer Networks, 1989), at once when the site
     refuses a request, and when its latency climbs well above its own (as in TCP Vegas: L. S. Brakmo
@@ -280,7 +280,7 @@ class Limit:
     jitter: float = 0.0
     """Variation of the delay either way, as a share of it: 0 to 1."""
     adaptive: bool = False
-    """True if the limit in force follows the site's answers, up to `concurrency`."""
+    """True if the effective limit follows the site's answers, up to `concurrency`."""
     rate: str | None = None
     """Starts per s, m, h or d, of all nodes together, like '60/m'; None: no rate."""
     burst: int = 1
@@ -333,7 +333,7 @@ class Limit:
         return 0.0 if self.rate is None else parse_rate(self.rate, "Limit.rate")
 
     @property
-    def least_gap(self) -> float:
+    def least_interval(self) -> float:
         """Seconds between two starts, at least: the delay at its shortest."""
         return self.delay * (1 - self.jitter)
 
@@ -365,17 +365,17 @@ GivenLimit: TypeAlias = int | Limit | LimitDict | None
 def strictest(a: Limit, b: Limit) -> Limit:
     """The limit with the stricter parts of both.
 
-    It has the longest delay, and the longest least gap: one limit may vary its delay, while the
-    other has that of a robots.txt, which is a minimum.
+    It has the longest delay, and the longest least interval: one limit may vary its delay, while
+    the other has that of a robots.txt, which is a minimum.
     """
     slower = max(a, b, key=lambda limit: (limit.delay, -limit.jitter))
-    least_gap = max(a.least_gap, b.least_gap)
-    is_kept = slower.least_gap >= least_gap
+    least_interval = max(a.least_interval, b.least_interval)
+    is_kept = slower.least_interval >= least_interval
     rated = [limit for limit in (a, b) if limit.rate is not None]
     return Limit(
         concurrency=min(a.concurrency, b.concurrency),
         delay=slower.delay,
-        jitter=slower.jitter if is_kept else 1 - least_gap / slower.delay,
+        jitter=slower.jitter if is_kept else 1 - least_interval / slower.delay,
         adaptive=a.adaptive or b.adaptive,
         rate=max(rated, key=lambda limit: limit.interval).rate if rated else None,
         burst=min((limit.burst for limit in rated), default=1),

@@ -115,7 +115,7 @@ class NodeOptions:
     recovery_wait: float | None = _row(None, _check_wait)
     """Time without grants after the server has lost its data; None: the lease. Should be the same
     on all nodes."""
-    turn: float = _row(0.1, check_number)
+    reuse_window: float = _row(0.1, check_number)
     """Time for which a permit may serve further requests; 0: it serves one only."""
     prefix: str = _row(DEFAULT_PREFIX, check_prefix)
     """The first part of every key."""
@@ -149,7 +149,7 @@ class GivenOptions(TypedDict, total=False):
 
     lease: float
     recovery_wait: float | None
-    turn: float
+    reuse_window: float
     prefix: str
     job: str
     backoff: Backoff

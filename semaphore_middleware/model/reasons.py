@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from semaphore_middleware.link.text import time_of
 
 Kind: TypeAlias = Literal["closed", "no_room", "not_yet"]
-"""The gate of the reason: the site is closed, all its room is taken, or it is not time yet."""
+"""The gate of the reason: the site is closed, all its permits are held, or it is not time yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ _ROWS = (
     Setting("SEMAPHORE_HISTORY", "7d", parse_period),
     Setting("SEMAPHORE_METRICS", None, check_address, EMPTY),
 )
-NOT_SETTINGS = ("backoff", "credentials", "turn", "explain_waits")
+NOT_SETTINGS = ("backoff", "credentials", "reuse_window", "explain_waits")
 """Options of a node without a setting of their name. The first two are made from settings in
 `_ROWS`; the default of the others serves every crawl.
 """

@@ -82,8 +82,8 @@ class SemaphoreStats(Observer):
 
     def _acquired(self, event: PermitGranted) -> None:
         permit = event.permit
-        if event.handed_on:
-            self._counts["handed_on"] += 1
+        if event.reused:
+            self._counts["reused"] += 1
         self._held += 1
         self._held_max = max(self._held_max, self._held)
         scope = self._scopes.get(permit.scope)

@@ -217,10 +217,10 @@ class Admin:
             return await self._apply(connection, RuleChange.reset_all(map(decoded, rules[::2])))
 
     async def evict(self, node: str) -> tuple[int, int]:
-        """Give back a dead node's permits, before its leases end, and its places in the queue.
+        """Give back a dead node's permits, before its leases end, and take it out of the queues.
 
         `node` is its full name, as `Member.node` has it. Returns how many permits it held, and how
-        many places it had. A node that is alive after all loses its permits at its next renewal,
+        many queues it was in. A node that is alive after all loses its permits at its next renewal,
         which ends its transfers; until then a site may see them on top of its limit.
         """
         held = waiting = 0

@@ -85,7 +85,7 @@ def _given_parts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _check_needed_part(admin: Admin, name: str, limit: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` for a burst unless a rate is given with it, or is in force."""
+    """Raise `SettingsError` for a burst unless a rate is given with it, or is effective."""
     for part in PARTS:
         if not part.needs_it or part.name not in limit:
             continue
@@ -94,7 +94,7 @@ async def _check_needed_part(admin: Admin, name: str, limit: Mapping[str, Any]) 
         else:
             rule = await admin.rule(name)
             needed = rule.limit.get(part.of) if rule else None
-            needed = needed or getattr((await admin.inspect(name)).force, part.of)
+            needed = needed or getattr((await admin.inspect(name)).effective, part.of)
         if needed in (None, NONE):
             raise SettingsError(
                 f"--{part.name} {limit[part.name]}: it needs a {part.of}; give --{part.of} too"

@@ -194,7 +194,7 @@ class StricterLimits(Explaining):
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
     """The reason for a scope's waits, in one line. `here`: this node's waiting requests."""
-    waiting = max(seen.waiting, here)  # the server learns of further requests a turn later
+    waiting = max(seen.waiting, here)  # the server learns of further requests a reuse window later
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",
@@ -212,8 +212,8 @@ def _limit(seen: Inspection) -> str:
     parts = [no_limit if is_none else f"The limit is {seen.limit or 'unknown'}"]
     if seen.limit and seen.limit_max and seen.limit_max > seen.limit:
         parts.append(f"of at most {seen.limit_max}")
-    if seen.force.further:
-        parts.append(seen.force.further)
+    if seen.effective.further:
+        parts.append(seen.effective.further)
     if seen.set_by:
         parts.append(f"with a rule set by {seen.set_by}")
     return f"{', '.join(parts)}."

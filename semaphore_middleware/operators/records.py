@@ -39,7 +39,7 @@ def read_inspection(scope: str, reply: tuple[bytes, bytes, Sequence[Any]]) -> In
     return Inspection(
         scope,
         members=members,
-        force=Limit.unpack(*_LIMIT.unpack_from(packed, INSPECTION.size)),
+        effective=Limit.unpack(*_LIMIT.unpack_from(packed, INSPECTION.size)),
         set_by=set_by.decode("utf-8", "replace") or None,
         jobs=JobShare.of(members),
         findings=protocol.read_findings(packed[INSPECTION.size + _LIMIT.size :]),

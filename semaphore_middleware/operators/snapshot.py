@@ -205,8 +205,8 @@ class Snapshot:
             "longest_wait": row.longest_wait if row.waiting else None,
             "starts_per_second": self.starts_of(row.scope),
             **{
-                part.name: getattr(row.force, part.name)
-                if getattr(row.force, part.of or part.name)
+                part.name: getattr(row.effective, part.name)
+                if getattr(row.effective, part.of or part.name)
                 else None
                 for part in FURTHER
             },

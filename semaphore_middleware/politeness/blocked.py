@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semaphore_middleware.errors import SiteWalledError
+from semaphore_middleware.errors import SiteBlockedError
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.reasons import Reason
@@ -20,17 +20,17 @@ class SiteBlocked(SiteShut):
 
     __slots__ = ()
 
-    counter = "walled"
+    counter = "blocked"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedFinding(Finding):
     """Whether a site is blocked. Times are in seconds."""
 
-    state = "walled"
-    error = SiteWalledError
+    state = "blocked"
+    error = SiteBlockedError
 
-    walled_for: Wire[float | None] = None
+    blocked_for: Wire[float | None] = None
     """For how long it has refused all requests, if it is blocked; None: it is not."""
     refused_by: Wire[int | None] = None
     """The status of its last refusal since its last good answer; None: it has none."""
@@ -38,15 +38,15 @@ class BlockedFinding(Finding):
     @property
     def shut_for(self) -> float | None:
         """See `Finding`."""
-        return self.walled_for
+        return self.blocked_for
 
     @property
     def why(self) -> str:
         """See `Finding`."""
-        if self.walled_for is None:
+        if self.blocked_for is None:
             return ""
         last = f", the last one with status {self.refused_by}" if self.refused_by else ""
-        return f"It has refused all requests for {time_of(self.walled_for)}{last}"
+        return f"It has refused all requests for {time_of(self.blocked_for)}{last}"
 
     @property
     def no_retry(self) -> str:
@@ -60,7 +60,7 @@ BLOCKED = Policy(
     learned=("refusing_since", "incidents", "refuses_all", "refused_by"),
     reasons=(
         Reason(
-            "walled", "closed", "The site is walled: it has refused all requests for a long time."
+            "blocked", "closed", "The site is blocked: it has refused all requests for a long time."
         ),
     ),
     event=SiteBlocked,

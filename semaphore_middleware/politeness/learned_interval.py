@@ -18,26 +18,43 @@ from semaphore_middleware.politeness.policy import Policy
 class IntervalFinding(Finding):
     """The interval between starts that a site's refusals have taught."""
 
-    learned_gap: Wire[float | None] = None
+    learned_interval: Wire[float | None] = None
     """In seconds; None: none."""
 
     @property
     def lesson(self) -> str:
         """See `Finding`."""
-        gap = self.learned_gap
-        if not gap:
+        interval = self.learned_interval
+        if not interval:
             return ""
-        return f"{digits(1 / gap)}/s" if gap < 2 else f"{digits(60 / gap)}/m"
+        return f"{digits(1 / interval)}/s" if interval < 2 else f"{digits(60 / interval)}/m"
 
 
 INTERVAL = Policy(
     name="learned_interval",
     finding=IntervalFinding,
     learned=(
-        *("learned_gap", "held_gap", "widest_gap", "steps", "clean", "calm_until", "next_by_gap"),
-        *("incident_at", "is_unjudged", "span_since", "span_rest", "span_started", "span_refused"),
+        *(
+            "learned_interval",
+            "held_interval",
+            "widest_interval",
+            "steps",
+            "clean",
+            "calm_until",
+            "next_by_interval",
+        ),
+        *(
+            "incident_at",
+            "is_window_open",
+            "window_since",
+            "window_rest",
+            "window_started",
+            "window_refused",
+        ),
     ),
     reasons=(
-        Reason("learned", "not_yet", "A pace learned from the site's refusals spaces the starts."),
+        Reason(
+            "paced", "not_yet", "An interval learned from the site's refusals spaces the starts."
+        ),
     ),
 )

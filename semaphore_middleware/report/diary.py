@@ -110,18 +110,18 @@ class Diary:
 
     # What happens -------------------------------------------------------------------------------
 
-    def add_start(self, scope: str, limit: Limit, withdrawn: bool) -> None:
-        """Count a request begun now; `withdrawn`: under a permit from before a pause."""
+    def add_start(self, scope: str, limit: Limit, must_not_start: bool) -> None:
+        """Count a request begun now; `must_not_start`: under a permit from before a pause."""
         wall = self.wall
         tally = self._find_tally(scope, wall)
         tally.requests += 1
         tally.seconds[int(wall % 60)] += 1
         if limit.delay or limit.rate:
-            tally.gap = max(tally.gap, limit.least_gap)
+            tally.delay = max(tally.delay, limit.least_interval)
             tally.interval = max(tally.interval, limit.interval)
         now = self._use(scope)
         now.begun_at = wall
-        if withdrawn:
+        if must_not_start:
             self._note_late_start(scope, now)
 
     def add_response(self, scope: str, status: int, size: int) -> None:
@@ -136,7 +136,7 @@ class Diary:
         self._find_tally(scope, self.wall).refused += 1
 
     def set_usage(self, scope: str, held: int, limit: int) -> None:
-        """Note the number of permits held by all nodes, and the limit in force."""
+        """Note the number of permits held by all nodes, and the effective limit."""
         now = self._use(scope)
         now.held = held
         now.limit = limit

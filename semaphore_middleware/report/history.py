@@ -25,8 +25,8 @@ class Minute:
     most: Wire[int] = 0
     """The most permits held at once."""
     limit: Wire[int] = 0
-    """The highest limit in force."""
-    gap: Wire[float] = 0.0
+    """The highest effective limit."""
+    delay: Wire[float] = 0.0
     """The shortest time between two starts by the nodes' delay; 0: there was no delay."""
     interval: Wire[float] = 0.0
     """The mean time between two starts by the nodes' rate; 0: there was no rate."""
@@ -59,7 +59,7 @@ class Minute:
 CLASSES = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
 """The counts of responses, each with its statuses."""
 _CLASS_OF = {int(statuses[0]): name for name, statuses in CLASSES.items()}
-HIGHEST = ("starts", "most", "limit", "gap", "interval")
+HIGHEST = ("starts", "most", "limit", "delay", "interval")
 """The parts with a maximum, not a sum, in a sum of minutes."""
 
 
@@ -124,7 +124,7 @@ class History:
     minutes: tuple[Minute, ...]
     pauses: tuple[Pause, ...]
     changes: tuple[LoggedChange, ...]
-    """Changes of rules, and the last ones before `since`, whose rules were in force then."""
+    """Changes of rules, and the last ones before `since`, whose rules were effective then."""
     robotstxt: tuple[ObeyedFile, ...]
     ended: tuple[tuple[str, float], ...]
     """Nodes that ended without writing their last requests, each with the time it last wrote."""

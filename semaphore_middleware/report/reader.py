@@ -58,7 +58,7 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
 def _changes_of(
     scope: str, changes: Iterable[LoggedChange], since: float
 ) -> Iterator[LoggedChange]:
-    """The changes of the scope's rules, and before them those of the rules in force at `since`."""
+    """The changes of the scope's rules, and before them those of the rules effective at `since`."""
     fitting = [change for change in changes if change.fits(scope)]
     last_before = {change.name: change for change in fitting if change.at <= since}
     for change in fitting:

@@ -1,4 +1,4 @@
-"""The history's records, as its scripts take and keep them (see the kernel's `redis.records`)."""
+"""The history's records, as its scripts take and keep them (see `core.records`)."""
 
 from __future__ import annotations
 

@@ -107,10 +107,10 @@ def change_words(change: LoggedChange) -> str:
 
 
 def limit_words(part: Minute) -> str:
-    """The limit in force, and the delay and rate of the nodes' settings."""
+    """The effective limit, and the delay and rate of the nodes' settings."""
     words = [str(part.limit) if part.limit < LIMITLESS else "no limit"]
-    if part.gap:
-        words.append(f"{seconds_of(part.gap)} apart")
+    if part.delay:
+        words.append(f"{seconds_of(part.delay)} apart")
     if part.interval:
         words.append(f"one per {seconds_of(part.interval)}")
     return ", ".join(words)
@@ -199,7 +199,7 @@ def _section(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str:
 
 
 def _limits(history: History) -> list[tuple[str, ...]]:
-    """The limits in force, each with its hours."""
+    """The effective limits, each with its hours."""
     runs = [(words, [*hours]) for words, hours in groupby(history.hours(), limit_words)]
     return [(f"{_hour(hours[0])} to {_hour(hours[-1])}", words) for words, hours in runs]
 

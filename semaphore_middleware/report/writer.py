@@ -84,7 +84,7 @@ class HistoryWriter(Observer):
         diary = self.diary
         if isinstance(event, RequestBegun):
             permit = event.permit
-            diary.add_start(permit.scope, permit.limit, permit.withdrawn)
+            diary.add_start(permit.scope, permit.limit, permit.must_not_start)
         elif isinstance(event, RequestEnded):
             diary.add_response(event.scope, event.status, event.size)
         else:

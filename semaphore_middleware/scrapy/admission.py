@@ -1,7 +1,7 @@
 """Requests in the downloader: one record each, from entering `fetch` to leaving it. No I/O.
 
 A request takes the permits of its scopes one after another: at each moment it waits for one scope,
-its scope at hand, and holds the permits of all scopes before it.
+its next scope, and holds the permits of all scopes before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.permit import PermitSet
-from semaphore_middleware.scrapy.scopes import NO_SCOPES, Path, ScopeFinder, Scopes, path_of
+from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, ScopeNames, Scopes, names_in
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -36,7 +36,7 @@ SHARED_KEY = "semaphore_shared"
 PREREQUISITES_FIRST = 2.0**40
 """Added to the priority of requests past the scheduler: higher than any user's priority."""
 LAST_NAME = chr(sys.maxunicode)
-"""Comes after all names in slots, which are printable."""
+"""Comes after all scope names, which are printable."""
 
 
 class State(Enum):
@@ -47,7 +47,7 @@ class State(Enum):
     WAITING = "waiting"
     """It lacks permits, and the server has none free for it."""
     READY = "ready"
-    """It has its permits, and begins as soon as it has a place in CONCURRENT_REQUESTS."""
+    """It has its permits, and begins as soon as it has a slot of CONCURRENT_REQUESTS."""
     ON_THE_WIRE = "on the wire"
     ANSWERED = "answered"
     """Its transfer is over; it keeps its permits until its `fetch` is, as other nodes may reuse its
@@ -66,7 +66,7 @@ class Standing(Enum):
     LATER = "later"
     """It has no permit of this scope, and does not ask for one now."""
     ASKS = "asks"
-    """It lacks permits, and this is its scope at hand."""
+    """It lacks permits, and this is its next scope."""
     WAITS = "waits"
     """It asks, and the server has no permit free."""
     HOLDS = "holds"
@@ -77,7 +77,7 @@ LATER, ASKS, WAITS, HOLDS = Standing
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Load:
+class ScopeUsage:
     """One scope's requests in this process, from entering `fetch` to giving their permits back."""
 
     name: str
@@ -132,22 +132,22 @@ class Admission:
     """False if it bypassed the scheduler, with `engine.download_async`."""
     state: State = ASKING
     scopes: Scopes = NO_SCOPES
-    loads: tuple[Load, ...] = ()
+    usages: tuple[ScopeUsage, ...] = ()
     """Of its scopes, in the order of taking their permits."""
-    at_hand: int = 0
-    """How many permits it holds: the index of its scope at hand among `loads`."""
+    next_scope: int = 0
+    """How many permits it holds: the index of its next scope among `usages`."""
     permits: PermitSet | None = None
     """While it is ready, on the wire or answered."""
-    place: asyncio.Future[None] | None = None
-    """Its position in the line for a place in CONCURRENT_REQUESTS; done when it gets one. None if
-    it has left the line without one.
+    slot: asyncio.Future[None] | None = None
+    """While it waits for a slot of CONCURRENT_REQUESTS: done when it gets one. None if it has
+    stopped waiting without one.
     """
     needs: frozenset[Admission] = frozenset()
     """Requests it waits for, such as its robots.txt."""
     needed_by: frozenset[Admission] = frozenset()
     """Requests waiting for this one."""
-    is_blocked: bool = False
-    """True if it was told to wait, or waits for a blocked request."""
+    is_stuck: bool = False
+    """Whether it must wait for a permit, or waits for a stuck request."""
     task: asyncio.Task[object] | None = None
     """Its task while it waits for permits, or is on the wire, if it can be cancelled."""
     retries_most: int | None = None
@@ -157,7 +157,7 @@ class Admission:
     is_nodes_fault: bool = False
     """True if it got no response, as no site responds to this node."""
     has_fetch: bool = True
-    """False if nobody tells the end of its `fetch`: that was cancelled, or began before the
+    """False if nobody reports the end of its `fetch`: that was cancelled, or began before the
     downloader was wrapped.
     """
     has_left: bool = False
@@ -168,28 +168,28 @@ class Admission:
 
     @property
     def priority(self) -> float:
-        """Among this node's requests. One that bypassed the scheduler comes first: as a rule
+        """Among this node's requests. One that bypassed the scheduler comes first: usually
         another request waits for it.
         """
         return self.request.priority + (0.0 if self.is_scheduled else PREREQUISITES_FIRST)
 
     @property
-    def waits_at(self) -> Load | None:
-        """Its scope at hand while it lacks permits; else None."""
+    def waits_at(self) -> ScopeUsage | None:
+        """Its next scope while it lacks permits; else None."""
         if self.state is not ASKING and self.state is not WAITING:
             return None
-        return self.loads[self.at_hand] if self.at_hand < len(self.loads) else None
+        return self.usages[self.next_scope] if self.next_scope < len(self.usages) else None
 
 
 class Admissions:
-    """All requests in a crawl's downloader, and their line for CONCURRENT_REQUESTS.
+    """All requests in a crawl's downloader, and those that wait for a slot of CONCURRENT_REQUESTS.
 
-    A request with its permits needs a place in CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
-    Requests waiting for permits use no place, so more permits may be granted at once than there
-    are places. Requests without a place form one line, by priority, then first come first served.
-    A free place is reserved for the first request in line, until the request uses the place or is
-    told to wait. So the request may give its permits to other nodes meanwhile, and ask for new ones
-    with the place reserved.
+    A request with its permits needs a slot of CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
+    Requests waiting for permits use no slot, so more permits may be granted at once than there are
+    slots. Requests without a slot wait in one queue, by priority, then first come first served. A
+    free slot is reserved for the first of them, until the request uses the slot or must wait for a
+    permit. So the request may give its permits to other nodes meanwhile, and ask for new ones with
+    the slot reserved.
 
     `on_room` is called when the scheduler may have more to do.
     """
@@ -199,15 +199,16 @@ class Admissions:
         self._concurrency = concurrency or math.inf
         self._on_room = on_room
         self._by_request: dict[Request, Admission] = {}
-        self._loads: dict[str, Load] = {}  # by name, of scopes with requests in `fetch`
-        self._unlimited = (Load("", math.inf),)
+        self._usages: dict[str, ScopeUsage] = {}  # by name, of scopes with requests in `fetch`
+        self._unlimited = (ScopeUsage("", math.inf),)
         self._exempt: set[Admission] = set()
-        """Waiting requests not counted in CONCURRENT_REQUESTS: their scope at hand is full, or they
-        wait for a blocked request.
+        """Waiting requests not counted in CONCURRENT_REQUESTS: their next scope is full, or they
+        wait for a stuck request.
         """
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
-        self._placed: set[Admission] = set()  # with a place in CONCURRENT_REQUESTS, or one reserved
-        self._line: dict[Admission, asyncio.Future[None]] = {}  # without such a place
+        # with a slot of CONCURRENT_REQUESTS, or one reserved
+        self._in_slots: set[Admission] = set()
+        self._slot_queue: dict[Admission, asyncio.Future[None]] = {}  # without a slot
 
     def __iter__(self) -> Iterator[Admission]:
         return iter([*self._by_request.values()])
@@ -218,12 +219,12 @@ class Admissions:
 
     def needs_backout(self, in_fetch: int) -> bool:
         """True if no further request of any scope should be taken from the scheduler: too many
-        requests wait for permits, one waits only for a place in CONCURRENT_REQUESTS, or those
-        `in_fetch` will use all places.
+        requests wait for permits, one waits only for a slot of CONCURRENT_REQUESTS, or those
+        `in_fetch` will use all slots.
         """
         return (
             in_fetch - len(self._exempt) >= self._concurrency
-            or bool(self._line)
+            or bool(self._slot_queue)
             or len(self._only_waiting) >= MAX_WAITING
         )
 
@@ -246,7 +247,7 @@ class Admissions:
         return admission
 
     def take_over(self, admission: Admission) -> PermitSet | None:
-        """Take the permits and the place of requests that wait for this one, ready or answered, as
+        """Take the permits and the slot of requests that wait for this one, ready or answered, as
         it may need them. Others without a record may wait for it, too, with permits: so it cannot
         be left to ask for those that these give back.
 
@@ -254,13 +255,13 @@ class Admissions:
         """
         taken = None
         for needer in self._ready_needers(admission):
-            if taken is None and needer.state is READY and needer.loads == admission.loads:
-                taken, needer.permits, needer.at_hand = needer.permits, None, 0
-            if needer in self._placed and admission not in self._placed:
-                self._placed.remove(needer)
-                self._placed.add(admission)
+            if taken is None and needer.state is READY and needer.usages == admission.usages:
+                taken, needer.permits, needer.next_scope = needer.permits, None, 0
+            if needer in self._in_slots and admission not in self._in_slots:
+                self._in_slots.remove(needer)
+                self._in_slots.add(admission)
             self.move(needer, ASKING)
-            self._leave_place(needer)
+            self._leave_slot(needer)
         return taken
 
     def _ready_needers(self, admission: Admission) -> list[Admission]:
@@ -280,55 +281,57 @@ class Admissions:
 
     def move(self, admission: Admission, state: State, permits: PermitSet | None = None) -> None:
         """Change a request's state. Its permits go back if it asks, waits or is over, and its
-        place goes to others if it waits or is over.
+        slot goes to others if it waits or is over.
         """
         before, admission.state = admission.permits, state
         if state is ON_THE_WIRE or state is ANSWERED:
             return
         if state is READY:
-            admission.permits, admission.at_hand = permits, len(admission.loads)
+            admission.permits, admission.next_scope = permits, len(admission.usages)
         else:
             admission.permits = None
             if before is not None or state is OVER:
-                admission.at_hand = 0
+                admission.next_scope = 0
         self._count(admission)
         if before is not None:
             before.release()
         if state is READY:
-            self._line_up(admission)
+            self._take_slot(admission)
         elif state is not ASKING:
-            self._leave_place(admission)
+            self._leave_slot(admission)
         if admission.has_left:
             self._forget(admission)
 
-    def _line_up(self, admission: Admission) -> None:
-        if len(self._placed) < self._concurrency:
-            self._placed.add(admission)
-        elif admission not in self._placed and admission not in self._line:
-            admission.place = self._line[admission] = asyncio.get_running_loop().create_future()
+    def _take_slot(self, admission: Admission) -> None:
+        if len(self._in_slots) < self._concurrency:
+            self._in_slots.add(admission)
+        elif admission not in self._in_slots and admission not in self._slot_queue:
+            admission.slot = self._slot_queue[admission] = (
+                asyncio.get_running_loop().create_future()
+            )
 
-    def _leave_place(self, admission: Admission) -> None:
-        self._placed.discard(admission)
-        if self._line:
-            if place := self._line.pop(admission, None):
-                place.cancel()
-                admission.place = None
+    def _leave_slot(self, admission: Admission) -> None:
+        self._in_slots.discard(admission)
+        if self._slot_queue:
+            if slot := self._slot_queue.pop(admission, None):
+                slot.cancel()
+                admission.slot = None
             self.assign()
 
     def assign(self) -> None:
-        """Give free places in CONCURRENT_REQUESTS to the first requests in line."""
-        while self._line and len(self._placed) < self._concurrency:
-            admission = max(self._line, key=attrgetter("priority"))
-            place = self._line.pop(admission)
-            self._placed.add(admission)
-            if not place.done():  # the request may be about to end
-                place.set_result(None)
-            if not self._line:
+        """Give free slots of CONCURRENT_REQUESTS to the first requests that wait for one."""
+        while self._slot_queue and len(self._in_slots) < self._concurrency:
+            admission = max(self._slot_queue, key=attrgetter("priority"))
+            slot = self._slot_queue.pop(admission)
+            self._in_slots.add(admission)
+            if not slot.done():  # the request may be about to end
+                slot.set_result(None)
+            if not self._slot_queue:
                 self._on_room()
 
-    def has_place(self, admission: Admission) -> bool:
-        """True if a request has a place in CONCURRENT_REQUESTS, or one is reserved for it."""
-        return admission in self._placed
+    def has_slot(self, admission: Admission) -> bool:
+        """True if a request has a slot of CONCURRENT_REQUESTS, or one is reserved for it."""
+        return admission in self._in_slots
 
     def update(self, admission: Admission, scopes: Scopes) -> None:
         """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
@@ -336,32 +339,32 @@ class Admissions:
         """
         # Nearly always they are the same object, and identity is checked faster than equality.
         if scopes is not admission.scopes and scopes != admission.scopes:
-            self._leave_loads(admission)
+            self._leave_usages(admission)
             self._set_scopes(admission, scopes)
 
     def _set_scopes(self, admission: Admission, scopes: Scopes) -> None:
         admission.scopes = scopes
-        loads = []
-        for (_, limit), name in zip(scopes.limits, scopes.slot_names, strict=True):
-            load = self._loads.get(name)
-            if load is None:
-                load = self._loads[name] = Load(name, limit.concurrency)
-            loads.append(load)
-        admission.loads = tuple(loads) or self._unlimited
-        for load in admission.loads:
-            load.members[admission] = LATER
+        usages = []
+        for (_, limit), name in zip(scopes.limits, scopes.scope_names, strict=True):
+            usage = self._usages.get(name)
+            if usage is None:
+                usage = self._usages[name] = ScopeUsage(name, limit.concurrency)
+            usages.append(usage)
+        admission.usages = tuple(usages) or self._unlimited
+        for usage in admission.usages:
+            usage.members[admission] = LATER
         self._count(admission)
 
-    def _leave_loads(self, admission: Admission) -> None:
-        for load in admission.loads:
-            load.leave(admission)
-            if not load.members:
-                self._loads.pop(load.name, None)
+    def _leave_usages(self, admission: Admission) -> None:
+        for usage in admission.usages:
+            usage.leave(admission)
+            if not usage.members:
+                self._usages.pop(usage.name, None)
 
     def _forget(self, admission: Admission) -> None:
         if self._by_request.get(admission.request) is admission:
             del self._by_request[admission.request]
-        self._leave_loads(admission)
+        self._leave_usages(admission)
         for needed in admission.needs:
             needed.needed_by -= {admission}
         for other in admission.needed_by:
@@ -380,7 +383,7 @@ class Admissions:
         self._need(admission, needed)
         for needer in self._ready_needers(needed):
             self.move(needer, ASKING)
-            self._leave_place(needer)
+            self._leave_slot(needer)
         try:
             yield
         finally:
@@ -394,114 +397,114 @@ class Admissions:
         self._count(admission)
 
     def follow(self, admission: Admission, taken: int, waits: bool) -> None:
-        """Note the number of permits of a request asking for more. `waits`: it was told to wait for
+        """Note the number of permits of a request asking for more. `waits`: it must wait for
         the next one.
         """
-        admission.at_hand = taken
+        admission.next_scope = taken
         self.move(admission, WAITING if waits else ASKING)
 
     # Counts -------------------------------------------------------------------------------------
 
     def _count(self, admission: Admission) -> None:
         """Put a request into the sets of its state, and wake the engine if that makes room. If the
-        request is blocked now, or no longer, count the requests waiting for it again.
+        request is stuck now, or no longer, count the requests waiting for it again.
         """
         exempt_before = len(self._exempt)
         was_crowded = len(self._only_waiting) >= MAX_WAITING
-        was_blocked = admission.is_blocked
+        was_stuck = admission.is_stuck
         waits_at = admission.waits_at
-        is_desaturated = self._put_into_loads(admission, waits_at)
+        is_desaturated = self._put_into_usages(admission, waits_at)
         self._put_into_sets(admission, waits_at)
         is_crowded = len(self._only_waiting) >= MAX_WAITING
         is_less_crowded = was_crowded and not is_crowded
         if is_desaturated or is_less_crowded or len(self._exempt) > exempt_before:
             self._on_room()
-        if admission.is_blocked is not was_blocked:
+        if admission.is_stuck is not was_stuck:
             for other in admission.needed_by:
                 self._count(other)
 
-    def _put_into_loads(self, admission: Admission, waits_at: Load | None) -> bool:
+    def _put_into_usages(self, admission: Admission, waits_at: ScopeUsage | None) -> bool:
         """Note a request's standing at its scopes. True if one of them is saturated no longer."""
         is_desaturated = False
-        at_hand = WAITS if admission.state is WAITING else ASKS
-        for index, load in enumerate(admission.loads):
-            was_saturated = load.is_saturated
-            was_full = load.is_full
-            if load is waits_at:
-                load.put(admission, at_hand)
+        standing = WAITS if admission.state is WAITING else ASKS
+        for index, usage in enumerate(admission.usages):
+            was_saturated = usage.is_saturated
+            was_full = usage.is_full
+            if usage is waits_at:
+                usage.put(admission, standing)
             else:
-                load.put(admission, HOLDS if index < admission.at_hand else LATER)
-            if load.is_full is not was_full:
-                self._exempt_all(load)
-            if was_saturated and not load.is_saturated:
+                usage.put(admission, HOLDS if index < admission.next_scope else LATER)
+            if usage.is_full is not was_full:
+                self._exempt_all(usage)
+            if was_saturated and not usage.is_saturated:
                 is_desaturated = True
         return is_desaturated
 
-    def _put_into_sets(self, admission: Admission, waits_at: Load | None) -> None:
-        """Put a request into the crawl's sets, by its state, its scope at hand and its needs."""
-        is_blocked = admission.state is WAITING
-        asks = is_blocked or admission.state is ASKING
+    def _put_into_sets(self, admission: Admission, waits_at: ScopeUsage | None) -> None:
+        """Put a request into the crawl's sets, by its state, its next scope and its needs."""
+        is_stuck = admission.state is WAITING
+        asks = is_stuck or admission.state is ASKING
         if asks and admission.needs:
-            is_blocked = is_blocked or any(needed.is_blocked for needed in admission.needs)
-        admission.is_blocked = is_blocked
-        is_exempt = is_blocked or (waits_at is not None and waits_at.is_full)
+            is_stuck = is_stuck or any(needed.is_stuck for needed in admission.needs)
+        admission.is_stuck = is_stuck
+        is_exempt = is_stuck or (waits_at is not None and waits_at.is_full)
         (self._exempt.add if is_exempt else self._exempt.discard)(admission)
-        needs_permit = is_blocked or admission.loads is not self._unlimited
+        needs_permit = is_stuck or admission.usages is not self._unlimited
         only_waits = asks and admission.is_scheduled and needs_permit
         (self._only_waiting.add if only_waits else self._only_waiting.discard)(admission)
 
-    def _exempt_all(self, load: Load) -> None:
-        """Exempt all requests waiting for a scope if it is full, else only the blocked ones."""
-        asking = {one for one, standing in load.members.items() if standing in (ASKS, WAITS)}
-        if load.is_full:
+    def _exempt_all(self, usage: ScopeUsage) -> None:
+        """Exempt all requests waiting for a scope if it is full, else only the stuck ones."""
+        asking = {one for one, standing in usage.members.items() if standing in (ASKS, WAITS)}
+        if usage.is_full:
             self._exempt |= asking
         else:
-            self._exempt -= {one for one in asking if not one.is_blocked}
+            self._exempt -= {one for one in asking if not one.is_stuck}
 
     # For the scheduler's queue -------------------------------------------------------------------
 
-    def slot_of(self, request: Request) -> str:
-        """The queue slot of a request: its scopes, by names fit for file names."""
-        return self._scopes.slot_of(request)
+    def queue_key(self, request: Request) -> str:
+        """The key of a request's queue: its scopes, by names fit for file names."""
+        return self._scopes.queue_key(request)
 
-    def is_saturated(self, slot: str) -> bool:
-        """True if a scope of this slot is saturated."""
-        return self._waiting_at(path_of(slot), math.inf)[0] == math.inf
+    def is_saturated(self, key: str) -> bool:
+        """True if a scope of this queue is saturated."""
+        return self._waiting_at(names_in(key), math.inf)[0] == math.inf
 
-    def next_path(self, paths: Sequence[Path], last: Path) -> Path | None:
-        """The next after `last`, in turn, of the paths with the fewest waiting requests; None if a
-        scope is saturated on each.
+    def next_names(self, all_names: Sequence[ScopeNames], last: ScopeNames) -> ScopeNames | None:
+        """The scope names after `last`, in a circle, with the fewest waiting requests; None if a
+        scope is saturated in each.
 
-        `paths` are sorted, so those through one scope lie side by side. If that scope alone has too
-        many waiting requests, all of them are passed over in one step.
+        `all_names` are sorted, so those with one scope lie side by side. If that scope alone has
+        too many waiting requests, all of them are passed over in one step.
         """
-        after_last = bisect_right(paths, last)
+        after_last = bisect_right(all_names, last)
         fewest: float = 0
         while fewest < math.inf:
             more = math.inf
-            for begin, end in ((after_last, len(paths)), (0, after_last)):
+            for begin, end in ((after_last, len(all_names)), (0, after_last)):
                 index = begin
                 while index < end:
-                    path = paths[index]
-                    waiting, depth = self._waiting_at(path, fewest)
+                    names = all_names[index]
+                    waiting, depth = self._waiting_at(names, fewest)
                     if waiting <= fewest:
-                        return path
+                        return names
                     more = min(more, waiting)
                     index += 1
-                    if depth < len(path):
-                        index = bisect_right(paths, (*path[:depth], LAST_NAME), index, end)
+                    if depth < len(names):
+                        index = bisect_right(all_names, (*names[:depth], LAST_NAME), index, end)
             fewest = more
         return None
 
-    def _waiting_at(self, path: Path, most: float) -> tuple[float, int]:
-        """The number of waiting requests on a path, infinite if a scope is saturated; and how many
-        scopes were counted, until there were more than `most`.
+    def _waiting_at(self, names: ScopeNames, most: float) -> tuple[float, int]:
+        """The number of waiting requests with these scopes, infinite if a scope is saturated; and
+        how many scopes were counted, until there were more than `most`.
         """
         waiting: float = 0
-        for depth, name in enumerate(path, 1):
-            load = self._loads.get(name)
-            if load is not None:
-                waiting = math.inf if load.is_saturated else waiting + load.asking
+        for depth, name in enumerate(names, 1):
+            usage = self._usages.get(name)
+            if usage is not None:
+                waiting = math.inf if usage.is_saturated else waiting + usage.asking
                 if waiting > most:
                     return waiting, depth
-        return waiting, len(path)
+        return waiting, len(names)

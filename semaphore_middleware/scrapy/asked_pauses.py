@@ -64,19 +64,19 @@ def quota_reset(response: Response, ignored: list[str]) -> float | None:
     return max((reset for reset in resets if reset is not None), default=None)
 
 
-def quota_gap(response: Response, ignored: list[str]) -> float:
+def quota_interval(response: Response, ignored: list[str]) -> float:
     """Seconds between requests by the quotas in `RateLimit-Policy`, the longest of several; 0: none
     is named. If `RateLimit` names exhausted quotas, no others count.
     """
     exhausted = {name for name, _ in _exhausted(response)}
-    gaps = [0.0]
+    intervals = [0.0]
     for name, policy in _policies(response):
         quota, window = _integer(policy.get("q")), _integer(policy.get("w"))
         is_of_requests = policy.get("qu", "requests") == "requests"
         if quota and window and is_of_requests and (not exhausted or name in exhausted):
             seconds = _seconds(response, "RateLimit-Policy", str(window), ignored)
-            gaps.append((seconds or 0.0) / quota)
-    return max(gaps)
+            intervals.append((seconds or 0.0) / quota)
+    return max(intervals)
 
 
 def _seconds(response: Response, field: str, value: str, ignored: list[str]) -> float | None:

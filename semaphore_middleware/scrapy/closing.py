@@ -105,7 +105,7 @@ class Closing:
         loop = asyncio.get_running_loop()
         while loop.time() < self._until:
             if waiting := list(self._waiting()):
-                self._semaphore.look()
+                self._semaphore.refresh()
             await asyncio.sleep(min(LOOK_INTERVAL_S, self._until - loop.time()))
             self._give_up_at_closed_sites(waiting)
         for admission in self._admissions:
@@ -123,7 +123,7 @@ class Closing:
         for admission in asked:
             if admission.waits_at is None or not admission.scopes.limits:
                 continue
-            scope, _ = admission.scopes.limits[admission.at_hand]
+            scope, _ = admission.scopes.limits[admission.next_scope]
             reason, left = self._semaphore.reason_at(scope)
             if reason is None or reason.kind != "closed":
                 continue

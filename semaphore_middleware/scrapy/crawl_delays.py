@@ -83,12 +83,12 @@ class CrawlDelays:
             return scopes
         self._delays_s.move_to_end(origin)
         index = scopes.site
-        if index is None or delay <= scopes.limits[index][1].least_gap:
+        if index is None or delay <= scopes.limits[index][1].least_interval:
             return scopes
         name, limit = scopes.limits[index]
         delayed = (name, _with_delay(limit, delay))
         limits = (*scopes.limits[:index], delayed, *scopes.limits[index + 1 :])
-        return Scopes(limits, scopes.slot_names)
+        return Scopes(limits, scopes.scope_names)
 
 
 @lru_cache(maxsize=1024)

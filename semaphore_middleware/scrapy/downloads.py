@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PERMIT_IDLE_TIMEOUT_S = 0.5
-"""How long a permit may wait for a place in CONCURRENT_REQUESTS: busy nodes free one sooner."""
+"""How long a permit may wait for a slot of CONCURRENT_REQUESTS: busy nodes free one sooner."""
 NO_PERMITS = PermitSet(())
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
@@ -198,7 +198,7 @@ class Downloads:
         return result
 
     async def acquire(self, request: Request) -> Request | None:
-        """Wait for a request's permits, if it needs any, and for a place in this node's
+        """Wait for a request's permits, if it needs any, and for a slot of this node's
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
         If the spider is closing, returns a copy of the request for the scheduler, or raises
@@ -270,26 +270,26 @@ class Downloads:
         )
 
     async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
-        """Wait for a place in CONCURRENT_REQUESTS, but not if the permits' starts count. False if
-        the permits must go back: no place is free, the site has refused a request meanwhile, or
+        """Wait for a slot of CONCURRENT_REQUESTS, but not if the permits' starts count. False if
+        the permits must go back: no slot is free, the site has refused a request meanwhile, or
         none responds to this node.
         """
-        if not self.admissions.has_place(admission):
-            # Without a position in line, it gave its permits back for a request that it needs.
-            if admission.place is not None and not permits.starts_count:
-                await asyncio.wait([admission.place], timeout=PERMIT_IDLE_TIMEOUT_S)
-            if permits.starts_count or not self.admissions.has_place(admission):
+        if not self.admissions.has_slot(admission):
+            # If it does not wait for a slot, it gave its permits back for a request that it needs.
+            if admission.slot is not None and not permits.starts_count:
+                await asyncio.wait([admission.slot], timeout=PERMIT_IDLE_TIMEOUT_S)
+            if permits.starts_count or not self.admissions.has_slot(admission):
                 return False
         needs_network = bool(host_of(admission.request))
-        return not permits.withdrawn and (not needs_network or self._network.may_begin())
+        return not permits.must_not_start and (not needs_network or self._network.may_begin())
 
     async def _wait_without_permits(self, admission: Admission) -> None:
         """Leave a request's permits to other nodes, until it is useful to take permits again."""
         self.admissions.move(admission, ASKING)
         if host_of(admission.request):
             await self._network.wait()
-        if not self.admissions.has_place(admission) and admission.place is not None:
-            await admission.place
+        if not self.admissions.has_slot(admission) and admission.slot is not None:
+            await admission.slot
 
     async def transfer(
         self, download: Callable[[Request], Awaitable[Response]], request: Request

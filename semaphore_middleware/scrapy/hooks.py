@@ -15,7 +15,7 @@ from semaphore_middleware.scrapy.engine import (
     open_local_slots,
     pass_over_saturated_scopes,
 )
-from semaphore_middleware.scrapy.scopes import Path, path_of, slot_at
+from semaphore_middleware.scrapy.scopes import ScopeNames, names_in, queue_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,9 +96,9 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._admissions = crawl_of(crawler).downloads.admissions
-        self._paths = sorted(map(path_of, self.pqueues))
-        self._next: Path | None = None  # to take a request from
-        self._last: Path = ()  # that one was taken from
+        self._names = sorted(map(names_in, self.pqueues))
+        self._next: ScopeNames | None = None  # to take a request from
+        self._last: ScopeNames = ()  # that one was taken from
         pass_over_saturated_scopes(self, self)
 
     def push(self, request: Request) -> None:
@@ -108,7 +108,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
             super().push(request)
         finally:
             if len(self.pqueues) > slots:
-                insort(self._paths, path_of(next(reversed(self.pqueues))))
+                insort(self._names, names_in(next(reversed(self.pqueues))))
 
     def pop(self) -> Request | None:
         """The next request; None if the scopes of all are saturated."""
@@ -117,24 +117,24 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
         if self._next is not None:
             self._last = self._next
             if len(self.pqueues) < slots:
-                del self._paths[bisect_left(self._paths, self._last)]
+                del self._names[bisect_left(self._names, self._last)]
         return request
 
     def close(self) -> dict[str, list[int]]:
         """Close the queues of all slots. Returns their priorities."""
-        self._paths.clear()
+        self._names.clear()
         return super().close()
 
     # For Scrapy's part of the queue: it takes the slot with the fewest requests -----------------
 
     def get_slot_key(self, request: Request) -> str:
         """The slot of a request: its scopes, by names fit for file names."""
-        return self._admissions.slot_of(request)
+        return self._admissions.queue_key(request)
 
     def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:  # noqa: ARG002
         """The only slot open to the queue."""
-        self._next = path = self._admissions.next_path(self._paths, self._last)
-        return [] if path is None else [(0, slot_at(path))]
+        self._next = names = self._admissions.next_names(self._names, self._last)
+        return [] if names is None else [(0, queue_key_of(names))]
 
     # For schedulers that keep only a part of their requests here --------------------------------
 

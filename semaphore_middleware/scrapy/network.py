@@ -101,7 +101,7 @@ class Network:
                 await asyncio.wait_for(self._changed.wait(), None if self._tries else left)
 
     def begin(self) -> bool:
-        """A request begins. True if it is a try, whose end is to be told by `end_try`."""
+        """A request begins. True if it is a try, whose end `end_try` reports."""
         self._tries += self.is_lost
         return self.is_lost
 

@@ -35,7 +35,12 @@ from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import MAX_STATUS
 from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
-from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_gap, quota_reset, retry_after
+from semaphore_middleware.scrapy.asked_pauses import (
+    FIELDS,
+    quota_interval,
+    quota_reset,
+    retry_after,
+)
 from semaphore_middleware.scrapy.forbidden import HOSTS_MAX, ForbiddenShares
 from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
@@ -270,9 +275,10 @@ class ResponseClassifier:
         self, permit: Permit, admission: Admission, response: Response, verdict: Verdict
     ) -> None:
         request, status = admission.request, response.status
-        is_metered = verdict.is_of_site and kind_of(permit.scope) != VIA  # only a site has a pace
+        # only a site has an interval
+        is_metered = verdict.is_of_site and kind_of(permit.scope) != VIA
         ignored: list[str] = []
-        gap = quota_gap(response, ignored) if is_metered else 0.0
+        interval = quota_interval(response, ignored) if is_metered else 0.0
         self._warn_of_ignored(request, ignored)
         most = None
         try:
@@ -280,7 +286,7 @@ class ResponseClassifier:
         finally:  # bad values of the project's must not hide the refusal
             cause = _refusal_text(request, status, most)
             known = status if 0 <= status <= MAX_STATUS else 0  # a site may answer any number
-            permit.refused(verdict.pause, cause, known, is_metered, gap)
+            permit.refused(verdict.pause, cause, known, is_metered, interval)
 
     def _decide(self, admission: Admission, status: int, no_retry: str = "") -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""

@@ -43,15 +43,16 @@ MAX_NAMES = 10
 DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
 ALLOWED_NAMES = f"{ALLOWED_SCOPE}, or a list of 1 to {MAX_NAMES} of them"
 
-MAX_SLOT_NAME_BYTES = 100
+MAX_NAME_BYTES = 100
 """The longest scope used unchanged in names of files."""
-MAX_SLOT_BYTES = 200
-"""The longest name of a slot. Scopes without room in it are left out."""
+MAX_QUEUE_KEY_BYTES = 200
+"""The longest key of a queue. Scopes without room in it are left out."""
 SEPARATOR = " + "
-"""Between the scopes in the name of a slot."""
+"""Between the scopes in the key of a queue."""
 
-Path: TypeAlias = "tuple[str, ...]"
-"""The names in a slot, wide scopes first: so the slots of one wide scope are sorted together."""
+ScopeNames: TypeAlias = "tuple[str, ...]"
+"""The names in a queue's key, wide scopes first: so the queues of one wide scope are sorted
+together."""
 
 Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 """A user's own function: from a request to the names of its scopes."""
@@ -63,10 +64,10 @@ class Scopes:
 
     limits: tuple[tuple[str, Limit], ...] = ()
     """The scopes and limits of the permits."""
-    slot_names: tuple[str, ...] = ()
+    scope_names: tuple[str, ...] = ()
     """The scopes, by names fit for file names."""
-    slot: str = ""
-    """The queue slot of such requests: all slot names, as far as there is room."""
+    queue_key: str = ""
+    """The key of the queue of such requests: all scope names, as far as there is room."""
 
     @property
     def site(self) -> int | None:
@@ -126,9 +127,9 @@ class ScopeFinder:
         host = _host_in(url.scheme, url.netloc)
         return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
 
-    def slot_of(self, request: Request) -> str:
-        """The queue slot of a request, the same on all nodes: its scopes, or else its host."""
-        return self.scopes_of(request).slot or _slot_name(host_of(request))
+    def queue_key(self, request: Request) -> str:
+        """The key of a request's queue, the same on all nodes: its scopes, or else its host."""
+        return self.scopes_of(request).queue_key or _scope_name(host_of(request))
 
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
         """Names, each with True if the default limit applies to it."""
@@ -171,8 +172,8 @@ class ScopeFinder:
                 limits[name] = limit
         self._add_site_via_proxy(names, limits)
         in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
-        slot_names = tuple(_slot_name(name) for name, _ in in_order)
-        return Scopes(in_order, slot_names, _slot(slot_names))
+        scope_names = tuple(_scope_name(name) for name, _ in in_order)
+        return Scopes(in_order, scope_names, _queue_key(scope_names))
 
     def _add_site_via_proxy(
         self, names: tuple[tuple[str, bool], ...], limits: dict[str, Limit]
@@ -193,31 +194,31 @@ def _host_in(scheme: str, netloc: str) -> str | None:
     return None if scheme == "file" else SplitResult(scheme, netloc, "", "", "").hostname
 
 
-def _slot(slot_names: tuple[str, ...]) -> str:
-    """The slot of these scopes."""
-    slot = slot_names[0] if slot_names else ""
-    for name in slot_names[1:]:
-        longer = f"{slot}{SEPARATOR}{name}"
-        if len(encoded(longer)) <= MAX_SLOT_BYTES:
-            slot = longer
-    return slot
+def _queue_key(scope_names: tuple[str, ...]) -> str:
+    """The key of the queue of these scopes."""
+    key = scope_names[0] if scope_names else ""
+    for name in scope_names[1:]:
+        longer = f"{key}{SEPARATOR}{name}"
+        if len(encoded(longer)) <= MAX_QUEUE_KEY_BYTES:
+            key = longer
+    return key
 
 
-def path_of(slot: str) -> Path:
-    """The names in a slot, which has narrow scopes first."""
-    return tuple(reversed(slot.split(SEPARATOR)))
+def names_in(key: str) -> ScopeNames:
+    """The names in a queue's key, which has narrow scopes first."""
+    return tuple(reversed(key.split(SEPARATOR)))
 
 
-def slot_at(path: Path) -> str:
-    """The slot with these names."""
-    return SEPARATOR.join(reversed(path))
+def queue_key_of(names: ScopeNames) -> str:
+    """The key of the queue with these names."""
+    return SEPARATOR.join(reversed(names))
 
 
-def _slot_name(scope: str) -> str:
-    """The scope if it is fit for file names, else its digest: under JOBDIR the queue names its
-    files after slots.
+def _scope_name(scope: str) -> str:
+    """The scope if it is fit for file names, else its digest: under JOBDIR the files of a
+    queue have its key in their names.
     """
-    if len(encoded(scope)) <= MAX_SLOT_NAME_BYTES and scope.isprintable() and "+" not in scope:
+    if len(encoded(scope)) <= MAX_NAME_BYTES and scope.isprintable() and "+" not in scope:
         return scope
     return f"scope-{sha256(encoded(scope)).hexdigest()}"
 

@@ -49,13 +49,15 @@ class NewRequest:
     place: bytes
     data: bytes
     fingerprint: bytes = b""  # queued only if no other request had it; empty: queued in any case
-    claim: bytes = b""  # queued only if no other request has fulfilled this claim
+    reservation: bytes = b""  # queued only if no other request has fulfilled this reservation
     of_run: bool = False  # fingerprints of earlier runs do not count
 
 
-def unreadable_start(claim: bytes) -> NewRequest:
-    """A stand-in for a new request: the text of this claim is none, and is set aside."""
-    return NewRequest(b"", b"", claim=claim)
+def unreadable_start(reservation: bytes) -> NewRequest:
+    """A stand-in for a new request: the text of this reservation is none, and becomes a dead
+    letter.
+    """
+    return NewRequest(b"", b"", reservation=reservation)
 
 
 class Outcome(Enum):
@@ -68,11 +70,11 @@ class Outcome(Enum):
     FAILED = b"2"
     """No response, or a server's error that no callback got. It is kept for another try."""
     REFUSED = b"3"
-    """It names a class that this node does not take from the server. It is set aside."""
+    """It names a class that this node does not take from the server. It becomes a dead letter."""
 
 
 @dataclass(slots=True)
-class TakenRequest:
+class RequestInFlight:
     """An encoded request, from when this node takes it until it is finished."""
 
     place: bytes
@@ -94,12 +96,12 @@ class TakenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The number of requests that a node would take, and from where. The sites take turns."""
+    """The number of requests that a node would take, and from where. The sites alternate."""
 
     requests: int = 0  # at most
     per_site: int = 0  # at most
     skipped_sites: frozenset[str] = frozenset()
-    suspect: bool = True  # one node may have failed with one of them
+    poison: bool = True  # one node may have failed with one of them
     alone: bool = False  # if there are no others: one request with which two nodes have failed
 
 
@@ -132,7 +134,7 @@ class Joined:
     identity: dict[str, str]  # of the run's nodes, if known
     was_stopped: bool  # the run goes on after all its nodes had left it
     left: int = 0  # requests of the run before, which nobody will do
-    forgotten: int = 0  # requests set aside or failed in the run before
+    forgotten: int = 0  # dead letters and failed requests of the run before
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,9 @@ class SyncReply:
     """The server's reply to `CrawlClient.sync`."""
 
     queued: list[Queued]  # for each new request
-    taken: list[TakenRequest]
+    taken: list[RequestInFlight]
     lease_expired: bool  # before this call: all of the node's requests went back to the queues
-    set_aside: list[bytes]  # data of requests tried too often
+    dead_letters: list[bytes]  # data of requests tried too often
     lost: int = 0  # requests of which the server has no data any more
 
 
@@ -161,7 +163,7 @@ class NextStep(Enum):
 class Missing:
     """What an ended run lacks: numbers of requests."""
 
-    set_aside: int = 0
+    dead_letters: int = 0
     failed: int = 0
     left: int = 0  # in the queues
     lost: int = 0  # the server has no data of them any more
@@ -176,7 +178,7 @@ class AtWork:
 
     nodes: int
     node: str  # one of them
-    taken: int  # requests that this one has taken
+    in_flight: int  # requests that this one has taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class IdleReply:
 
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
-    set_aside: list[bytes]  # data of requests tried too often
+    dead_letters: list[bytes]  # data of requests tried too often
     lease_expired: int  # 1: the node had no lease, or none any more
     queued_again: int = 0  # requests that were lost from the queues
     missing: Missing = NOTHING_MISSING  # if the crawl ends
@@ -307,21 +309,22 @@ class CrawlClient:
                           an operator ends it, or has dropped it; the budgets; the salt of shortened
                           fingerprints; whether `seen` has times; how many requests are unfinished,
                           and at the end, left and lost; how many the run before has lost; where
-                          looking for those that no queue has, and for claims of dead nodes, goes on
+                          looking for those that no queue has, and for reservations of dead
+                          nodes, goes on
         nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
                           runs with times: bucket -> some of them; count -> how many
         requests  hash    place -> request: all unfinished ones
         queue     zset    places of the requests to be taken, in order
-        sites     zset    site with queued requests -> turn, the lowest is next
+        sites     zset    site with queued requests -> order, the lowest is next
         taken     zset    node, zero byte, place, how many nodes have failed with it (a digit),
                           when it was taken (4 bytes, s): taken and not finished
         suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
-        aside     hash    place -> request: tried three times; no node gets it. And id of a claim
-                          -> its value: no node could read it
+        aside     hash    place -> dead letter, which no node gets. And id of a reservation -> its
+                          value: no node could read it
         failed    hash    place -> request: has brought no page
-        hungry    zset    waiting node -> the last offer that it has seen
+        hungry    zset    node that waits for requests -> the last offer that it has seen
         claims    hash    id -> node, zero byte, text: start requests not queued yet
         budgets   hash    site -> its pages; site, zero byte -> how many of its requests are taken
         stats     hash    node, zero byte, name -> this node's number; node, zero byte -> when it
@@ -331,19 +334,19 @@ class CrawlClient:
     A node works from when it joins until it is idle, and again from when it takes a request. While
     it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
     the server, the node counts as dead. The next call of any node that takes requests or is idle
-    puts the dead node's requests back, as suspects (docs/shared-crawl.md has their rules), or if it
-    was stopping, as they were. A node that was only silent reports later what it has finished; that
-    counts if no other was quicker.
+    puts the dead node's requests back, as possible poison requests (docs/shared-crawl.md has their
+    rules), or if it was stopping, as they were. A node that was only silent reports later what it
+    has finished; that counts if no other was quicker.
 
     The crawl is done when no node works and `requests` has none but those over the budgets. If that
     is more than what is queued, keys were evicted or deleted, and the rest is queued again. At the
     end all keys but `run` and `stats` are deleted. These two are kept for 30 days, so that a node
-    that is started late, or again, does not begin the crawl once more. If requests were set aside
+    that is started late, or again, does not begin the crawl once more. If there are dead letters
     or have failed, these, `seen` and `budgets` are kept, too. A run without a page is not done: the
     next node goes on with what has failed, or begins anew. So it does if the server has lost data
     of requests.
 
-    A waiting node has a channel of its own, `node:<node>`: a message tells it to ask again. A
+    A waiting node has a channel of its own, `node:<node>`: a message makes it ask again. A
     server at its `maxmemory` refuses joining nodes and new requests; everything else goes on there.
 
     Calls raise `ServerUnreachableError` if the server cannot be reached just now. Then the call may
@@ -423,10 +426,10 @@ class CrawlClient:
     async def sync(
         self,
         new: Sequence[NewRequest] = (),
-        finished: Sequence[TakenRequest] = (),
+        finished: Sequence[RequestInFlight] = (),
         demand: Demand = NO_DEMAND,
         working: bool = False,
-        unreadable: Sequence[TakenRequest] = (),
+        unreadable: Sequence[RequestInFlight] = (),
         stats: Mapping[str, int] = NO_STATS,
         stopping: bool = False,
         held: Held | None = None,
@@ -453,7 +456,7 @@ class CrawlClient:
             *_pairs(stats),
             demand.requests,
             demand.per_site,
-            int(demand.suspect),
+            int(demand.poison),
             int(demand.alone),
             *map(encoded, demand.skipped_sites),
             though_full=not new,
@@ -461,14 +464,14 @@ class CrawlClient:
         return SyncReply(list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), *rest)
 
     async def keep(self, connection: Connection) -> bool:
-        """Renew this node's lease while its event loop is blocked, from another thread, over
+        """Renew this node's lease while its event loop is stalled, from another thread, over
         another connection. False if it has none.
         """
         (works,) = await run_scripts(connection, [self._pack("keep", (), self.keys.all)])
         return bool(works)
 
     async def idle(
-        self, finished: Sequence[TakenRequest] = (), wait: bool | float = False
+        self, finished: Sequence[RequestInFlight] = (), wait: bool | float = False
     ) -> IdleReply:
         """Stop working. If no node works and nothing is queued, this ends the crawl, unless it is
         to `wait`: for so many seconds, or with True until an operator ends it.
@@ -476,7 +479,7 @@ class CrawlClient:
         Raises `RunOverError`.
         """
         wait_s = LONGEST_S if wait is True else wait
-        step, wait_ms, set_aside, lease_expired, queued_again, *more = await self._call(
+        step, wait_ms, dead_letters, lease_expired, queued_again, *more = await self._call(
             "idle", *_fields(finished), round(1000 * wait_s)
         )
         next_step = NextStep(step)
@@ -487,13 +490,13 @@ class CrawlClient:
             nodes, node, taken = more
             at_work = AtWork(nodes, decoded(node), taken)
         return IdleReply(
-            next_step, wait_ms / 1000, set_aside, lease_expired, queued_again, missing, at_work
+            next_step, wait_ms / 1000, dead_letters, lease_expired, queued_again, missing, at_work
         )
 
     async def take_starts(self, key: str | None, most: int) -> list[tuple[bytes, bytes]]:
-        """Take start requests from the users' key, if there is one, and claims that no living node
-        has: the ids of claims, and the texts. A new request fulfils a claim. Claims without one are
-        given to this node again, so it must have none.
+        """Take start requests from the users' key, if there is one, and reservations that no living
+        node has: the ids of reservations, and the texts. A new request fulfils a reservation.
+        Reservations without one are given to this node again, so it must have none.
 
         Raises `RunOverError`, and `WrongTypeError` for a key of another type.
         """
@@ -506,7 +509,7 @@ class CrawlClient:
         return list(zip(*[iter(found)] * 2, strict=True))
 
     async def leave(
-        self, finished: Sequence[TakenRequest] = (), stats: Mapping[str, int] = NO_STATS
+        self, finished: Sequence[RequestInFlight] = (), stats: Mapping[str, int] = NO_STATS
     ) -> None:
         """Leave the crawl, also if the reply to the call that joined it was lost. The node's
         unfinished requests go back to the queues.
@@ -529,7 +532,7 @@ class CrawlClient:
         return Ending(ending)
 
     async def retry(self) -> int | None:
-        """Put failed requests, and those set aside, back into the queues, and return their number;
+        """Put failed requests, and dead letters, back into the queues, and return their number;
         None if there is no crawl. An ended crawl goes on with them when a node joins.
 
         Raises `OtherVersionError`.
@@ -577,7 +580,7 @@ class CrawlClient:
     def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes, bytes]:
         salt = self.run if new.of_run else self._salt
         fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, salt)
-        return new.place, new.data, fingerprint, new.claim
+        return new.place, new.data, fingerprint, new.reservation
 
     async def _call(
         self,
@@ -588,7 +591,7 @@ class CrawlClient:
     ) -> Any:
         call = self._pack(name, arguments, (*self.keys.all, *more_keys), though_full)
         async with self.link.use() as connection:
-            (reply,) = await run_scripts(connection, [call], before_loading=self._check_life)
+            (reply,) = await run_scripts(connection, [call], before_loading=self._check_incarnation)
         if reply and reply[0] == b"over":
             raise OVER[reply[1]](Missing(*reply[2:]))
         if reply and reply[0] == b"version":
@@ -610,13 +613,13 @@ class CrawlClient:
         )
         return Call(SCRIPTS[name], keys, packed, though_full=though_full)
 
-    async def _check_life(self, connection: Connection) -> None:
+    async def _check_incarnation(self, connection: Connection) -> None:
         """Check that a server that lacks the scripts is the one that is known: a proxy leads to
         another one without notice.
         """
         await connection.check_server()
-        if connection.life != self.link.life:
-            self.link.life = connection.life
+        if connection.incarnation != self.link.incarnation:
+            self.link.incarnation = connection.incarnation
             raise ServerUnreachableError(f"{self.link.server} was replaced by another server")
 
 
@@ -634,7 +637,7 @@ def _held_fields(held: Held | None) -> tuple[Any, ...]:
     return (len(places), len(held.ready), *places)
 
 
-def _fields(finished: Sequence[TakenRequest]) -> Iterable[Any]:
+def _fields(finished: Sequence[RequestInFlight]) -> Iterable[Any]:
     yield len(finished)
     for taken in finished:
         yield from (taken.place, taken.outcome.value)
@@ -644,6 +647,6 @@ def _pairs(stats: Mapping[str, int]) -> Iterable[Any]:
     return len(stats), *itertools.chain.from_iterable(stats.items())
 
 
-def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:
+def _taken(reply: list[bytes]) -> Iterable[RequestInFlight]:
     for place, data, tries in zip(*[iter(reply)] * 3, strict=True):
-        yield TakenRequest(place, data, int(tries))
+        yield RequestInFlight(place, data, int(tries))

@@ -112,7 +112,7 @@ class Codec:
         self._starts: Counter[bytes] = Counter()  # by fingerprint: how many were made
 
     def encode(
-        self, place: bytes, request: Request, is_listed: bool = False, claim: bytes = b""
+        self, place: bytes, request: Request, is_listed: bool = False, reservation: bytes = b""
     ) -> NewRequest:
         """The request as it is sent to the server; `is_listed`: each node makes it.
 
@@ -139,7 +139,7 @@ class Codec:
         if once_a_run:
             self._starts[fingerprint] += not is_filtered
             fingerprint = b"start %d %b" % (self._starts[fingerprint], fingerprint)
-        return NewRequest(place, data, fingerprint, claim, of_run=once_a_run)
+        return NewRequest(place, data, fingerprint, reservation, of_run=once_a_run)
 
     def is_repeated(self, request: Request) -> bool:
         """True if the spider has made this start request more than once."""

@@ -134,8 +134,8 @@ END = _verb(
 DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it", asks=True)
 RETRY = _verb(
     "retry",
-    "put requests that were set aside or have failed back into the queues",
-    "Put back into the queues the requests that were set aside, as no node could fetch or read "
+    "put dead letters and failed requests back into the queues",
+    "Put back into the queues the dead letters, which no node could fetch or read "
     "them, and those that have brought no page; and entries of CRAWL_START_KEY that were not start "
     "requests. If the crawl has ended, the next node goes on with it.",
 )
@@ -184,7 +184,10 @@ def _print_table(found: Mapping[str, Counts]) -> None:
     columns: list[Column[tuple[str, Counts]]] = [
         name("crawl", lambda row: row[0]),
         Column("state", lambda row: row[1].state, right=False),
-        *map(size, ("nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set aside")),
+        *map(
+            size,
+            ("nodes", "sites", "queued", "in flight", "pages", "failed", "seen", "dead letters"),
+        ),
     ]
     Output().print(table(columns, found.items()))
 
@@ -192,18 +195,18 @@ def _print_table(found: Mapping[str, Counts]) -> None:
 def _print_details(crawl: str, details: _Details) -> None:
     from semaphore_middleware.operators.tables import Column, Output, name, table
 
-    if details.taken_by:
+    if details.in_flight_by:
         print()
         columns: list[Column[CrawlNode]] = [
             name("node", lambda row: row.node),
             Column("state", lambda row: row.state, right=False),
-            Column("taken", lambda row: str(row.taken)),
+            Column("in flight", lambda row: str(row.in_flight)),
             Column(
                 "oldest", lambda row: NOTHING if row.oldest_for is None else time_of(row.oldest_for)
             ),
             name("its URL", lambda row: row.oldest),
         ]
-        Output().print(table(columns, details.taken_by))
+        Output().print(table(columns, details.in_flight_by))
     if details.stats:
         print(f"\n{clean(crawl)}, all nodes together:")
         stats = {clean(stat): number for stat, number in details.stats.items()}
@@ -216,7 +219,7 @@ def _print_details(crawl: str, details: _Details) -> None:
 class _Details:
     """What `status` shows of a named crawl, and as JSON of each."""
 
-    taken_by: list[CrawlNode]
+    in_flight_by: list[CrawlNode]
     stats: dict[str, int]
     """Sums of the nodes' numbers."""
 

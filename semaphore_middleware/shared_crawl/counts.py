@@ -29,8 +29,8 @@ class Counts:
     nodes: int  # with a lease, also those that are stopping
     sites: int  # with queued requests
     queued: int  # requests to be taken
-    taken: int  # requests taken by nodes, and not finished
-    set_aside: int  # requests, and start requests, that no node could fetch or read
+    in_flight: int  # requests taken by nodes, and not finished
+    dead_letters: int  # requests, and start requests, that no node could fetch or read
     failed: int  # requests without a page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # fetched
@@ -40,14 +40,14 @@ class Counts:
     def from_replies(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
         time, nodes, working, *numbers, seen, (id, pages, ended, wall, clock, undone) = replies
-        sites, queued, suspects, taken, set_aside, failed, claims = numbers
+        sites, queued, suspects, in_flight, dead_letters, failed, claims = numbers
         return cls(
             exists=id is not None,
             nodes=_living([*nodes, *working], time, float(wall or 0), float(clock or 0)),
             sites=sites,
             queued=queued + suspects + claims,
-            taken=taken,
-            set_aside=set_aside,
+            in_flight=in_flight,
+            dead_letters=dead_letters,
             failed=failed,
             seen=int(seen or 0),
             pages=int(pages or 0),
@@ -64,8 +64,8 @@ class Counts:
 
     @property
     def unfinished(self) -> int:
-        """Requests queued, taken or set aside."""
-        return self.queued + self.taken + self.set_aside
+        """Requests queued, in flight or dead letters."""
+        return self.queued + self.in_flight + self.dead_letters
 
 
 def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:

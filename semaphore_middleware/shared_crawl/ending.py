@@ -77,13 +77,13 @@ class CrawlEnd:
             logger.info(
                 "The crawl %r has ended; requests left in the queues: %d", self._crawl, missing.left
             )
-        if missing.set_aside:
+        if missing.dead_letters:
             self.has_failed = True
             logger.error(
-                "The crawl %r has ended without the requests that are set aside: %d. scrapy "
+                "The crawl %r has ended without its dead letters: %d. scrapy "
                 "frontier retry %s puts them back, and the next node goes on with them",
                 self._crawl,
-                missing.set_aside,
+                missing.dead_letters,
                 self._crawl,
             )
         if missing.failed:

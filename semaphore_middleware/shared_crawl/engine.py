@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROXY_AUTH = b"Proxy-Authorization"
 
-Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
+Throttled: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 """Passes a spider's start requests on, each when it is time."""
 
 
@@ -138,20 +138,20 @@ class CrawlEngine(Engine):
             if fields["headers"].get(PROXY_AUTH) == [b"Basic %b" % (own[proxy] or b"")]:
                 del fields["headers"][PROXY_AUTH]
 
-    def pace_start(self, paced: Paced) -> None:
-        """Have the spider's start requests paced.
+    def throttle_start(self, throttled: Throttled) -> None:
+        """Have the spider's start requests throttled.
 
         Private: `_start`, which the engine reads without a break when its downloader is full.
         """
         engine = self._crawler.engine
         if engine._start is not None:
-            engine._start = paced(engine._start)
+            engine._start = throttled(engine._start)
 
     @property
     def reads_start(self) -> bool:
         """True while the spider's `start` has not ended.
 
-        Private: `_start`, as the engine tells nobody.
+        Private: `_start`, as the engine notifies nobody.
         """
         return self._crawler.engine._start is not None
 
@@ -194,14 +194,14 @@ class CrawlEngine(Engine):
         events: Any = reactor
         events.addSystemEventTrigger("before", "shutdown", cut_short)
 
-    async def crawl_start_requests(self, paced: Paced) -> None:
-        """Crawl the spider's start requests once more, paced.
+    async def crawl_start_requests(self, throttled: Throttled) -> None:
+        """Crawl the spider's start requests once more, throttled.
 
         `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
         """
         engine = self._crawler.engine
         start = await engine.scraper.spidermw.process_start()
         assert start is not None
-        async for request in paced(start):
+        async for request in throttled(start):
             if isinstance(request, Request):
                 engine.crawl(request)

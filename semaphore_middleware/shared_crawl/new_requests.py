@@ -24,7 +24,7 @@ MAX_NEW_BYTES = 1_000_000  # except for a single larger request
 MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
 
 
-class Outbox:
+class NewRequests:
     """A node's requests for the server, in their order. No I/O.
 
     A promoted server may lack the last calls. Repeated callbacks then yield their requests again,
@@ -40,17 +40,17 @@ class Outbox:
         self._prefetch = prefetch
         self._start = start
         self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
-        self._sent: list[NewRequest] = []  # since the last look at the server
-        self._sent_before: list[NewRequest] = []  # between that look and the one before it
+        self._sent: list[NewRequest] = []  # since the last check of the server
+        self._sent_before: list[NewRequest] = []  # between that check and the one before it
         self._has_room = asyncio.Event()
         self._rested_at = 0.0  # by the loop's clock
 
     def __len__(self) -> int:
         return len(self._unsent)
 
-    async def paced(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def throttled(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's start requests. The scheduler adds each before it asks for the next. In
-        between, other tasks get a turn of the event loop now and then, and while many requests are
+        between, other tasks get the event loop now and then, and while many requests are
         unsent, the next one waits.
         """
         async for item in self._start.watched(start):
@@ -79,15 +79,17 @@ class Outbox:
             is_start,
         )
 
-    def add_claimed(self, claim: bytes, text: bytes) -> None:
+    def add_reserved(self, reservation: bytes, text: bytes) -> None:
         """Add a start request of the users' key. Raises any error for a wrong text, and has it set
         aside.
         """
         try:
             request = self._codec.start_of(text.decode())
-            new = self._codec.encode(self._new_place(request, True), request, claim=claim)
+            new = self._codec.encode(
+                self._new_place(request, True), request, reservation=reservation
+            )
         except Exception:
-            self._unsent.append((unreadable_start(claim), None))
+            self._unsent.append((unreadable_start(reservation), None))
             raise
         self._unsent.append((new, request))
 
@@ -112,7 +114,7 @@ class Outbox:
         return [(request, reply) for _, request, reply in done if request is not None]
 
     def on_same_server(self) -> None:
-        """A look at the server has found it unchanged."""
+        """A check of the server has found it unchanged."""
         self._sent_before = self._sent  # promise: what is sent is forgotten
         self._sent = []
 
@@ -124,9 +126,9 @@ class Outbox:
         self._unsent.extendleft(reversed(again))
 
     def begin_anew(self) -> None:
-        """The server has lost the run, and with it the claims on the start requests in hand."""
+        """The server has lost the run, and with it the reservations of its start requests."""
         self._unsent = deque(
-            (replace(new, claim=b""), request) for new, request in self._unsent if new.place
+            (replace(new, reservation=b""), request) for new, request in self._unsent if new.place
         )
 
     def clear(self) -> list[Request]:

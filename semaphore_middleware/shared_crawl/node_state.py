@@ -7,7 +7,7 @@ callback has yielded are on the server.
 
 A promoted server may lack the last calls. To that server, the requests finished in these calls are
 still taken: it puts them back into the queues when their nodes are idle. Requests that were queued
-recently are sent again (`outbox.py`).
+recently are sent again (`new_requests.py`).
 
 After a timeout, a call is repeated with half as many requests, and asks for half as many. Each
 reply raises the limit by one request.
@@ -37,15 +37,15 @@ from semaphore_middleware.shared_crawl.client import (
     NextStep,
     Outcome,
     Queued,
+    RequestInFlight,
     SyncReply,
-    TakenRequest,
     WrongTypeError,
 )
 from semaphore_middleware.shared_crawl.codec import Codec
 from semaphore_middleware.shared_crawl.ending import CrawlEnd
 from semaphore_middleware.shared_crawl.engine import CrawlEngine
 from semaphore_middleware.shared_crawl.keys import Places
-from semaphore_middleware.shared_crawl.new_requests import MAX_NEW_REQUESTS, Outbox
+from semaphore_middleware.shared_crawl.new_requests import MAX_NEW_REQUESTS, NewRequests
 from semaphore_middleware.shared_crawl.prefetch import Prefetch
 from semaphore_middleware.shared_crawl.serializer import UnknownClassError
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
@@ -69,10 +69,10 @@ class SyncCall:
 
     made_at: float  # loop time
     new: Sequence[NewRequest]
-    finished: Sequence[TakenRequest]
+    finished: Sequence[RequestInFlight]
     demand: Demand
     working: bool
-    unreadable: Sequence[TakenRequest]
+    unreadable: Sequence[RequestInFlight]
     stats: Mapping[str, int]
     stopping: bool = False
     held: Held | None = None
@@ -82,7 +82,7 @@ class SyncCall:
 class IdleCall:
     """Arguments of `CrawlClient.idle`."""
 
-    finished: Sequence[TakenRequest]
+    finished: Sequence[RequestInFlight]
     wait: bool | float
 
 
@@ -94,7 +94,7 @@ class StartsCall:
 
 
 CrawlCall: TypeAlias = SyncCall | IdleCall | StartsCall
-Claims: TypeAlias = list[tuple[bytes, bytes]]
+Reservations: TypeAlias = list[tuple[bytes, bytes]]
 """Start requests from the users' key: an id and a text each."""
 
 
@@ -110,7 +110,7 @@ class Idle(Enum):
 class NodeState:
     """A node between two calls. Times are the event loop's.
 
-    `on_misfit` ends this node because of an error, for example a request that it cannot read.
+    `on_mismatch` ends this node because of an error, for example a request that it cannot read.
     """
 
     def __init__(
@@ -118,27 +118,27 @@ class NodeState:
         settings: CrawlSettings,
         crawler: Crawler,
         engine: CrawlEngine,
-        on_misfit: Callable[[Exception], None],
+        on_mismatch: Callable[[Exception], None],
     ) -> None:
         assert crawler.spider is not None, "a scheduler is opened with its spider"
         self._settings = settings
         self._stats = crawler.stats
         self._engine = engine
-        self._on_misfit = on_misfit
+        self._on_mismatch = on_mismatch
         self.codec = Codec(crawler.spider, engine, settings)
         self.prefetch = Prefetch(crawler)
         self._start = SpiderStart(settings.start_once)
         places = Places(*settings.last_first)
-        self.outbox = Outbox(self.codec, places, self.prefetch, self._start)
+        self.new_requests = NewRequests(self.codec, places, self.prefetch, self._start)
         self.sums = SummedStats(crawler.stats, self.interval_s)
         self.end = CrawlEnd(settings.name, crawler.stats)
         self.has_work = asyncio.Event()
         """Set when there may be a next call."""
         self._working = False  # the node has a lease
-        self._was_heard = True  # the reply to the last call with a demand
+        self._is_applied = True  # the reply to the last call with a demand
         self._renewal_at = 0.0
         self._check_at = math.inf  # a waiting node then asks the server again
-        self._unreadable: list[TakenRequest] = []  # to be given back
+        self._unreadable: list[RequestInFlight] = []  # to be given back
         self._request_limit = MAX_NEW_REQUESTS  # of a call, each way
         self._log_wait_at = 0.0
         self._idle = Idle.NO
@@ -159,7 +159,7 @@ class NodeState:
     def enqueue(self, request: Request) -> None:
         """Queue a request on the server, soon. Raises any error for one that cannot be stored."""
         if not self.prefetch.was_given_up(request):  # else it is there
-            self.outbox.add_request(request)
+            self.new_requests.add_request(request)
             self._start.on_busy()
             self.has_work.set()
 
@@ -177,7 +177,7 @@ class NodeState:
         self.has_work.set()
 
     def on_closing(self) -> None:
-        """The spider begins to close. The server is told at once: this node may be cut off."""
+        """The spider begins to close. The server is notified at once: this node may be cut off."""
         self.prefetch.on_closing()
         self._starts_due = False
         self._renewal_at = 0.0
@@ -195,7 +195,7 @@ class NodeState:
         """True if requests may come without any further response."""
         if self.end.has_come:
             return False
-        return bool(self.outbox or self.prefetch.ready or self.prefetch.may_have_more)
+        return bool(self.new_requests or self.prefetch.ready or self.prefetch.may_have_more)
 
     @property
     def is_fed(self) -> bool:
@@ -209,7 +209,7 @@ class NodeState:
         """When the next call is due, even if nothing happens until then."""
         return min(self._renewal_at, self._check_at)
 
-    def begin_turn(self, now: float) -> None:
+    def begin_cycle(self, now: float) -> None:
         """Something has happened, or a call is due."""
         self.has_work.clear()
         if now >= self._check_at:
@@ -243,26 +243,26 @@ class NodeState:
         self._idle = Idle.NO
         return self._sync_call(now, finished)
 
-    def finished(self) -> list[TakenRequest]:
+    def finished(self) -> list[RequestInFlight]:
         """The requests finished by the engine, unknown to the server."""
         return self.prefetch.finished(self._engine.in_progress)
 
-    def _has_nothing_but(self, finished: list[TakenRequest]) -> bool:
+    def _has_nothing_but(self, finished: list[RequestInFlight]) -> bool:
         # Scrapy counts as idle with a request between downloader and spider. That request has to
         # be finished first, even if it is of a run that the server has lost.
         is_done = self.prefetch.has_only(finished) and not self._engine.in_progress
         return is_done and not self.has_unsent
 
-    def _sync_call(self, now: float, finished: list[TakenRequest]) -> SyncCall | None:
-        new = self.outbox.next_batch(self._request_limit)
-        held = None if self._was_heard else self.prefetch.held()
-        if len(new) < len(self.outbox):
+    def _sync_call(self, now: float, finished: list[RequestInFlight]) -> SyncCall | None:
+        new = self.new_requests.next_batch(self._request_limit)
+        held = None if self._is_applied else self.prefetch.held()
+        if len(new) < len(self.new_requests):
             finished = []  # their requests may be among those that are left
         demand = self.prefetch.demand(self._request_limit, finished)
         is_due = now >= self._renewal_at
         if not (new or finished or self._unreadable or held or demand.requests or is_due):
             return None
-        self._was_heard = self._was_heard and not demand.requests
+        self._is_applied = self._is_applied and not demand.requests
         self.prefetch.on_call()
         stats = self.sums.due(now)
         unreadable = tuple(self._unreadable)
@@ -272,7 +272,9 @@ class NodeState:
 
     # Replies ------------------------------------------------------------------------------------
 
-    def on_reply(self, call: CrawlCall, reply: SyncReply | IdleReply | Claims, now: float) -> None:
+    def on_reply(
+        self, call: CrawlCall, reply: SyncReply | IdleReply | Reservations, now: float
+    ) -> None:
         """Apply the server's reply to the last call."""
         match call, reply:
             case SyncCall(), SyncReply():
@@ -289,42 +291,42 @@ class NodeState:
     def on_wrong_type(self, error: WrongTypeError) -> None:
         """The users' key has another type."""
         self._on_no_starts()
-        self._on_misfit(error)
+        self._on_mismatch(error)
 
     def on_renewed(self, call: SyncCall, reply: SyncReply) -> None:
-        """A call has renewed the lease. What has changed since it was made is told at once."""
+        """A call has renewed the lease. What has changed since it was made is sent at once."""
         if reply.lease_expired:
             self._on_lease_expired(call.made_at)
             # The server may still have as this node's what it has forgotten.
-            self._was_heard = False
+            self._is_applied = False
             self.has_work.set()
-        is_told = (call.working, call.stopping) == (self._working, self.prefetch.is_closing)
-        self._renewal_at = call.made_at + self.interval_s if is_told else 0.0
+        is_sent = (call.working, call.stopping) == (self._working, self.prefetch.is_closing)
+        self._renewal_at = call.made_at + self.interval_s if is_sent else 0.0
 
     def _on_synced(self, call: SyncCall, reply: SyncReply) -> None:
-        had_suspect = self.prefetch.has_suspect
-        self._was_heard = True
+        had_poison = self.prefetch.has_poison
+        self._is_applied = True
         self._request_limit = min(MAX_NEW_REQUESTS, self._request_limit + 1)
         del self._unreadable[: len(call.unreadable)]
         self.sums.on_sent(call.made_at, call.stats)
         self.on_renewed(call, reply)
         self.prefetch.forget(call.finished)
-        self._log_set_aside(reply.set_aside)
+        self._log_dead_letters(reply.dead_letters)
         self._log_gone(LOST, reply.lost)
         self._on_queued(reply.queued)
         self._on_taken(call.demand, reply.taken)
-        if had_suspect and not self.prefetch.has_suspect:
+        if had_poison and not self.prefetch.has_poison:
             self.check_again()  # the server may have the next one
         if self.prefetch.engine_waits and (call.new or call.demand.requests):
             self._engine.wake()
-        if self.outbox:
+        if self.new_requests:
             self.has_work.set()
         elif call.demand.requests and not reply.taken and self._settings.start_key is not None:
             self._starts_due = True
             self.has_work.set()
 
     def _on_queued(self, replies: Sequence[Queued]) -> None:
-        for request, queued in self.outbox.on_queued(replies):
+        for request, queued in self.new_requests.on_queued(replies):
             if queued is Queued.YES:
                 self._stats.inc_value("scheduler/enqueued/redis")
                 self.prefetch.on_new_requests()
@@ -347,7 +349,7 @@ class NodeState:
             )
         self._stats.inc_value(name)
 
-    def _on_taken(self, demand: Demand, requests: Sequence[TakenRequest]) -> None:
+    def _on_taken(self, demand: Demand, requests: Sequence[RequestInFlight]) -> None:
         for taken in requests:
             self._working = True
             self._start.on_busy()
@@ -360,27 +362,27 @@ class NodeState:
                     taken.outcome = Outcome.REFUSED
                     self._log_refused(error)
                 else:
-                    self._on_misfit(error)
+                    self._on_mismatch(error)
         self.prefetch.on_taken(demand, requests)
 
-    def _on_starts(self, claims: Claims, now: float) -> None:
+    def _on_starts(self, reservations: Reservations, now: float) -> None:
         self._starts_due = False
-        for claim, text in claims:
+        for reservation, text in reservations:
             try:
-                self.outbox.add_claimed(claim, text)
+                self.new_requests.add_reserved(reservation, text)
             except Exception as error:  # the text may be anything
                 self._stats.inc_value("scheduler/unreadable_starts")
                 logger.error(
-                    "An entry of CRAWL_START_KEY is not a start request, and is set aside: %s. "
-                    "scrapy frontier retry %s puts it back",
+                    "An entry of CRAWL_START_KEY is no start request, and becomes a dead letter: "
+                    "%s. scrapy frontier retry %s puts it back",
                     error,
                     self._settings.name,
                 )
-        if claims:
+        if reservations:
             self._idle = Idle.NO
             self.has_work.set()
         else:
-            self._check_at = now + STARTS_POLL_S  # nothing tells of new ones
+            self._check_at = now + STARTS_POLL_S  # nothing notifies of new ones
             self._on_no_starts()
 
     def _on_no_starts(self) -> None:
@@ -391,9 +393,9 @@ class NodeState:
 
     def _on_idle_reply(self, call: IdleCall, reply: IdleReply, now: float) -> None:
         self._idle = Idle.NO
-        self._was_heard = True
+        self._is_applied = True
         self.prefetch.forget(call.finished)
-        self._log_set_aside(reply.set_aside)
+        self._log_dead_letters(reply.dead_letters)
         self._log_gone(QUEUED_AGAIN, reply.queued_again)
         if self._working and reply.lease_expired:
             self._on_lease_expired(now)
@@ -425,10 +427,10 @@ class NodeState:
             logger.info("This node waits for further requests, as CRAWL_WAIT allows")
         else:
             logger.info(
-                "This node waits for others at work (%d), such as %s; requests taken by it: %d",
+                "This node waits for others at work (%d), such as %s; requests in flight there: %d",
                 at_work.nodes,
                 at_work.node,
-                at_work.taken,
+                at_work.in_flight,
             )
 
     def _on_lease_expired(self, now: float) -> None:
@@ -445,24 +447,24 @@ class NodeState:
                 self._settings.lease,
             )
 
-    def _log_set_aside(self, requests: Sequence[bytes]) -> None:
+    def _log_dead_letters(self, requests: Sequence[bytes]) -> None:
         for data in requests:
             try:
                 name = str(self.codec.decode(data))
             except Exception:
                 name = "a request that cannot be read"
-            self._stats.inc_value("scheduler/set_aside/redis")
+            self._stats.inc_value("scheduler/dead_letters/redis")
             logger.warning(
-                "Set aside, because three nodes have failed with it, the last one while it did "
+                "Dead letter, because three nodes have failed with it, the last one while it did "
                 "nothing else: %s. scrapy frontier retry %s puts it back",
                 name,
                 self._settings.name,
             )
 
     def _log_refused(self, error: UnknownClassError) -> None:
-        self._stats.inc_value("scheduler/set_aside/redis")
+        self._stats.inc_value("scheduler/dead_letters/redis")
         logger.warning(
-            "A request is set aside: %s. scrapy frontier retry %s puts it back",
+            "A request becomes a dead letter: %s. scrapy frontier retry %s puts it back",
             error,
             self._settings.name,
         )
@@ -479,8 +481,8 @@ class NodeState:
 
     def on_promoted_server(self) -> None:
         """Another server has taken over, and may lack the last calls."""
-        self._was_heard = False
-        self.outbox.send_again()
+        self._is_applied = False
+        self.new_requests.send_again()
         self.sums.send_again()
         self.has_work.set()
 
@@ -489,7 +491,7 @@ class NodeState:
         self._working = True
         self._idle = Idle.NO  # the start requests are made once more
         self.sums.send_again()
-        self.outbox.begin_anew()
+        self.new_requests.begin_anew()
         for taken in self.prefetch.forget_all():
             self.enqueue(self.codec.decode(taken.data))
         self.prefetch.on_new_requests()
@@ -497,7 +499,7 @@ class NodeState:
     def end_crawl(self) -> None:
         """The crawl has ended for this node."""
         self.end.come(is_idle=not self._working)
-        for request in self.outbox.clear():
+        for request in self.new_requests.clear():
             self.end.drop(request)
             self._engine.send_request_dropped(request)
         self.prefetch.forget_all()
@@ -522,4 +524,4 @@ class NodeState:
     @property
     def has_unsent(self) -> bool:
         """True if the server lacks new or unreadable requests."""
-        return bool(self.outbox or self._unreadable)
+        return bool(self.new_requests or self._unreadable)

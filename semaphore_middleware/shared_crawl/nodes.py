@@ -24,7 +24,7 @@ class CrawlNode:
     """`at work`; `waiting` for requests; `stopping`; or `silent`: its lease is over, and its
     requests go to others with the next call of any node.
     """
-    taken: int
+    in_flight: int
     """The number of requests that it has taken and not finished."""
     oldest_for: float | None
     """Seconds since it took the oldest of them."""

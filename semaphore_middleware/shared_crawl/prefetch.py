@@ -27,7 +27,7 @@ from semaphore_middleware.shared_crawl.client import (
     Demand,
     Held,
     Outcome,
-    TakenRequest,
+    RequestInFlight,
 )
 from semaphore_middleware.shared_crawl.engine import OpenSlots
 
@@ -58,10 +58,10 @@ class Prefetch:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._ready: dict[Request, TakenRequest] = {}
+        self._ready: dict[Request, RequestInFlight] = {}
         self._ready_of_site: Counter[str] = Counter()
         self._queue = self._new_queue()
-        self._started: dict[Request, TakenRequest] = {}
+        self._started: dict[Request, RequestInFlight] = {}
         self.is_closing = False
         """The spider has begun to close."""
         self.engine_waits = False
@@ -94,7 +94,7 @@ class Prefetch:
 
     # A request from taken to finished -----------------------------------------------------------
 
-    def add_taken(self, request: Request, taken: TakenRequest) -> None:
+    def add_taken(self, request: Request, taken: RequestInFlight) -> None:
         """Keep a request until the engine asks for it."""
         site = taken.site  # an error for one that is no text leaves nothing behind
         self._queue.push(request)
@@ -156,7 +156,7 @@ class Prefetch:
         taken = self._started.get(request)
         return taken is not None and taken.is_given_up
 
-    def finished(self, in_progress: Set[Request]) -> list[TakenRequest]:
+    def finished(self, in_progress: Set[Request]) -> list[RequestInFlight]:
         """The started requests no longer in progress, without those given up."""
         return [
             taken
@@ -164,11 +164,11 @@ class Prefetch:
             if not (taken.is_given_up or request in in_progress)
         ]
 
-    def has_only(self, finished: Sequence[TakenRequest]) -> bool:
+    def has_only(self, finished: Sequence[RequestInFlight]) -> bool:
         """True if no request is ready, and none started but these."""
         return not self._ready and len(finished) == len(self._started)
 
-    def forget(self, finished: Iterable[TakenRequest]) -> None:
+    def forget(self, finished: Iterable[RequestInFlight]) -> None:
         """Forget these requests: the server knows that they are finished."""
         over = set(map(id, finished))
         self._started = {
@@ -181,14 +181,14 @@ class Prefetch:
         return Held([taken.place for taken in ready], [taken.place for taken in started])
 
     @property
-    def has_suspect(self) -> bool:
+    def has_poison(self) -> bool:
         """True if a node has failed with one of these requests."""
         return any(taken.tries for taken in self._taken())
 
-    def _taken(self) -> Iterator[TakenRequest]:
+    def _taken(self) -> Iterator[RequestInFlight]:
         return itertools.chain(self._started.values(), self._ready.values())
 
-    def forget_ready(self) -> list[TakenRequest]:
+    def forget_ready(self) -> list[RequestInFlight]:
         """Forget the ready requests and return them: other nodes may have taken them since."""
         ready = list(self._ready.values())
         self._ready.clear()
@@ -196,7 +196,7 @@ class Prefetch:
         self._queue = self._new_queue()  # the old one does not let go of those of full sites
         return ready
 
-    def forget_all(self) -> list[TakenRequest]:
+    def forget_all(self) -> list[RequestInFlight]:
         """Forget all requests and return them."""
         started = list(self._started.values())
         self._started.clear()
@@ -226,7 +226,7 @@ class Prefetch:
         """Ask for no more requests."""
         self.wants_more = False
 
-    def demand(self, limit: int, finished: Sequence[TakenRequest]) -> Demand:
+    def demand(self, limit: int, finished: Sequence[RequestInFlight]) -> Demand:
         """The demand of the next call, at most `limit` requests. The same call reports the
         `finished` ones.
         """
@@ -240,7 +240,7 @@ class Prefetch:
             max(0, min(limit, missing)),
             SITE_BATCH,
             skipped,
-            suspect=not self.has_suspect,
+            poison=not self.has_poison,
             alone=self.has_only(finished),
         )
 
@@ -248,7 +248,7 @@ class Prefetch:
         """A call begins, maybe with a demand."""
         self._is_notified = False
 
-    def on_taken(self, demand: Demand, taken: Sequence[TakenRequest]) -> None:
+    def on_taken(self, demand: Demand, taken: Sequence[RequestInFlight]) -> None:
         """Apply the reply to a demand."""
         if demand.requests:
             self.wants_more = False

@@ -32,7 +32,7 @@ from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.link import embedded, stderr
-from semaphore_middleware.link.renewal_thread import KEEPER
+from semaphore_middleware.link.renewal_thread import RENEWAL_THREAD
 from semaphore_middleware.scrapy.engine import belongs_to_a_command, end_crawl
 from semaphore_middleware.scrapy.versions import START_MAY_CLOSE
 from semaphore_middleware.shared_crawl.client import (
@@ -64,7 +64,7 @@ class Scheduler(BaseScheduler):
     started after the end exits at once, with status 0.
     """
 
-    keeper = KEEPER
+    renewal_thread = RENEWAL_THREAD
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -74,7 +74,7 @@ class Scheduler(BaseScheduler):
         for line in misspelt(sorted(crawler.settings)):
             logger.warning(line)
         self.failed = False
-        self.is_misfit = False  # this node cannot take part, and ends
+        self.is_mismatch = False  # this node cannot take part, and ends
         self.lacks_starts = False  # the spider's `start` has raised an error
         self.is_idle = False  # until it is known whether the server is to be asked
         self.restart: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class Scheduler(BaseScheduler):
     def open(self, spider: Spider) -> Deferred[None]:
         """Wait for the server and join the crawl."""
         self.spider_logger = spider.logger
-        self.state = NodeState(self.settings, self.crawler, self.engine, self._on_misfit)
+        self.state = NodeState(self.settings, self.crawler, self.engine, self._on_mismatch)
         self.engine.after_fetch(self.state.prefetch.on_fetched)
         self.engine.before_callback(self.state.prefetch.on_callback)
         self.engine.before_close(self.state.on_closing)
@@ -107,9 +107,9 @@ class Scheduler(BaseScheduler):
             self.state,
             self.engine,
             feeds,
-            self._on_misfit,
+            self._on_mismatch,
             self._start_over,
-            self.keeper,
+            self.renewal_thread,
         )
         arguments = self.engine.spider_arguments()
         if arguments is None:
@@ -142,7 +142,7 @@ class Scheduler(BaseScheduler):
             self.state.end.log_missing(error.missing)
             self.engine.close_when_opened("finished")
         except (OtherCrawlError, OtherBudgetsError) as error:
-            self._log_misfit(error)
+            self._log_mismatch(error)
             self.engine.close_when_opened("another_crawl")
         except (ServerRefusedError, ServerUnreachableError) as error:
             log_error("The shared crawl: %s", error)
@@ -150,15 +150,15 @@ class Scheduler(BaseScheduler):
         except CloseSpider as stop:
             self.engine.close_when_opened(stop.reason)
         else:
-            self.engine.pace_start(partial(self._starts, self.client.run))
+            self.engine.throttle_start(partial(self._starts, self.client.run))
             self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
 
     async def _starts(self, run: bytes, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The spider's start requests in a run, paced. After an error in them some may be
+        """The spider's start requests in a run, throttled. After an error in them some may be
         missing.
         """
         try:
-            async for item in self.state.outbox.paced(start):
+            async for item in self.state.new_requests.throttled(start):
                 if self.client.run != run and not self.state.is_fed:
                     return  # they are made once more, from the first one on
                 yield item
@@ -255,14 +255,14 @@ class Scheduler(BaseScheduler):
 
     # A node that does not fit -------------------------------------------------------------------
 
-    def _on_misfit(self, error: Exception) -> None:
+    def _on_mismatch(self, error: Exception) -> None:
         """End this node: it could not read other requests either."""
-        if not self.is_misfit:
-            self._log_misfit(error)
+        if not self.is_mismatch:
+            self._log_mismatch(error)
             self.engine.close_soon("unreadable_request")
 
-    def _log_misfit(self, error: Exception) -> None:
-        self.failed = self.is_misfit = True
+    def _log_mismatch(self, error: Exception) -> None:
+        self.failed = self.is_mismatch = True
         if isinstance(error, (OtherVersionError, OtherRunError)):
             log_error("%s%s", str(error)[:1].upper(), str(error)[1:])
         elif isinstance(error, OtherCrawlError):

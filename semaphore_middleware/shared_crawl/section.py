@@ -19,9 +19,9 @@ class CrawlsSection:
     gauges: Mapping[str, str] = {
         "nodes": "Nodes that take part in a shared crawl.",
         "queued": "Requests of a shared crawl that are to be taken.",
-        "taken": "Requests of a shared crawl that nodes have taken and not finished.",
+        "in_flight": "Requests of a shared crawl that nodes have taken and not finished.",
         "failed": "Requests of a shared crawl that have brought no page.",
-        "set_aside": "Requests that no node of a shared crawl could fetch or read.",
+        "dead_letters": "Requests that no node of a shared crawl could fetch or read.",
         "pages": "Pages that a shared crawl has fetched.",
     }
 

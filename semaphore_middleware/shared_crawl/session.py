@@ -10,8 +10,8 @@ from contextlib import suppress
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link import embedded
 from semaphore_middleware.link.connection import CallTimeoutError, Connection, is_full
-from semaphore_middleware.link.renewal_thread import Heartbeat, Keeper
 from semaphore_middleware.link.link import Subscription
+from semaphore_middleware.link.renewal_thread import Heartbeat, RenewalThread
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,
     CrawlClient,
@@ -29,10 +29,10 @@ from semaphore_middleware.shared_crawl.client import (
 from semaphore_middleware.shared_crawl.engine import CrawlEngine
 from semaphore_middleware.shared_crawl.feeds import Feeds
 from semaphore_middleware.shared_crawl.node_state import (
-    Claims,
     CrawlCall,
     IdleCall,
     NodeState,
+    Reservations,
     StartsCall,
     SyncCall,
 )
@@ -56,15 +56,15 @@ class CrawlSession:
         state: NodeState,
         engine: CrawlEngine,
         feeds: Feeds,
-        on_misfit: Callable[[Exception], None],
+        on_mismatch: Callable[[Exception], None],
         on_data_loss: Callable[[], None],
-        keeper: Keeper,
+        renewal_thread: RenewalThread,
     ) -> None:
         self._client = client
         self._state = state
         self._engine = engine
         self._feeds = feeds
-        self._on_misfit = on_misfit
+        self._on_mismatch = on_mismatch
         self._on_data_loss = on_data_loss
         self._subscription = Subscription(
             client.link,
@@ -76,12 +76,12 @@ class CrawlSession:
         self._identity: dict[str, str] = {}
         self._may_be_joined = False  # a call was made that may have done it
         self._joined_at = 0.0
-        self._life = ""  # of the server, at the last look at it
-        self._look_at = 0.0  # the next one
+        self._incarnation = ""  # of the server, at its last check
+        self._check_at = 0.0  # the next one
         self._is_leaving = False
         self._task: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(
-            keeper,
+            renewal_thread,
             client.link,
             client.settings.lease,
             self._keep,
@@ -139,7 +139,7 @@ class CrawlSession:
         if joined.forgotten:
             logger.warning(
                 "A new run of the crawl %r begins, and forgets the requests of the last one that "
-                "were set aside or have failed: %d",
+                "became dead letters or have failed: %d",
                 settings.name,
                 joined.forgotten,
             )
@@ -156,7 +156,7 @@ class CrawlSession:
         await self._heartbeat.stop()
         await self._subscription.close()
         if self._task is not None:
-            # The reply to a call under way may name requests that are set aside.
+            # The reply to a call under way may name new dead letters.
             self._state.has_work.set()
             await asyncio.wait({self._task}, timeout=CALL_TIMEOUT_S)
             self._task.cancel()
@@ -183,7 +183,7 @@ class CrawlSession:
                 await self._send_rest()
         # If the server refuses new requests, those that led to them are not finished: another node
         # does them.
-        finished = [] if self._state.outbox else self._state.finished()
+        finished = [] if self._state.new_requests else self._state.finished()
         if finished:
             self._feeds.flush()
         await self._client.leave(finished, self._state.sums.changed())
@@ -191,10 +191,10 @@ class CrawlSession:
     async def _send_rest(self) -> None:
         self._state.leave()
         try:
-            await self._look_if_due()
+            await self._check_if_due()
             while self._state.has_unsent:
                 await self._call_next()
-                await self._look_if_due()
+                await self._check_if_due()
         except ServerUnreachableError as error:
             if not is_full(error):
                 raise
@@ -208,7 +208,7 @@ class CrawlSession:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(state.call_at):
                     await state.has_work.wait()
-            state.begin_turn(_now())
+            state.begin_cycle(_now())
             was_away = self.is_away
             if not await link.attempt(self._send):
                 state.has_work.set()
@@ -216,7 +216,7 @@ class CrawlSession:
                 self._engine.wake()  # what it reported last is lost, such as that it is idle
 
     async def _send(self) -> None:
-        await self._look_if_due()
+        await self._check_if_due()
         try:
             await self._call_next()
         except CrawlEndedError as error:
@@ -238,7 +238,7 @@ class CrawlSession:
         if call is not None:
             self._state.on_reply(call, await self._reply_to(call), _now())
 
-    async def _reply_to(self, call: CrawlCall) -> SyncReply | IdleReply | Claims:
+    async def _reply_to(self, call: CrawlCall) -> SyncReply | IdleReply | Reservations:
         match call:
             case SyncCall():
                 return await self._sync(call)
@@ -272,21 +272,21 @@ class CrawlSession:
             raise
 
     async def _keep(self, connect: Callable[[], Awaitable[Connection]]) -> bool:
-        """Renew the lease while the loop is blocked, in the keeper's thread."""
+        """Renew the lease while the loop is stalled, in the renewal thread."""
         return self._state.works and await self._client.keep(await connect())
 
-    async def _look_if_due(self) -> None:
+    async def _check_if_due(self) -> None:
         """Check whether the server has changed: now and then, and before the first call over a new
         connection. A new one is sent again what it may lack.
         """
         link = self._client.link
-        is_due = _now() >= self._look_at
-        if not is_due and link.is_open and link.life == self._life:
+        is_due = _now() >= self._check_at
+        if not is_due and link.is_open and link.incarnation == self._incarnation:
             return
-        await link.look()
-        is_same = link.life == self._life
+        await link.check_server()
+        is_same = link.incarnation == self._incarnation
         if is_due or not is_same:
-            self._look_at = _now() + self._state.interval_s
+            self._check_at = _now() + self._state.interval_s
         if not is_same:
             self._on_server()
             self._state.on_promoted_server()
@@ -294,11 +294,11 @@ class CrawlSession:
         elif is_due and not self.is_away:
             # While the server refuses calls, the last requests to be queued are kept: those that
             # led to them are not finished.
-            self._state.outbox.on_same_server()
+            self._state.new_requests.on_same_server()
 
     def _on_server(self) -> None:
         link = self._client.link
-        self._life = link.life
+        self._incarnation = link.incarnation
         if link.may_evict:
             logger.warning(
                 "%s evicts keys when its memory is full, and so loses requests of the crawl: set "
@@ -317,7 +317,7 @@ class CrawlSession:
             self._state.end_crawl()
             return
         except (OtherCrawlError, OtherBudgetsError) as error:  # they were quicker
-            self._on_misfit(error)
+            self._on_mismatch(error)
             self._state.end_crawl()
             return
         self._joined_at = now

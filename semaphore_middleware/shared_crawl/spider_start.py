@@ -21,8 +21,8 @@ class SpiderStart:
 
     Of a list, each node makes all requests, so each is queued once a run. What a feed yields, such
     as a reader of a queue, no other node makes. `start` is a feed once it has waited for
-    `FEED_AFTER_S` while its node had nothing in hand: a list has no reason to. `once` is the user's
-    word: True for a list, False for a feed, None if nobody has said.
+    `FEED_AFTER_S` while its node had nothing to do: a list has no reason to. `once` is the user's
+    word: True for a list, False for a feed, None if it is unknown.
     """
 
     def __init__(self, once: bool | None) -> None:
@@ -66,7 +66,7 @@ class SpiderStart:
     # Reports of the node ------------------------------------------------------------------------
 
     def on_idle(self, now: float) -> None:
-        """The node has nothing in hand."""
+        """The node has nothing to do."""
         self._idle_since = min(self._idle_since, now)
         self._look(now)
 

@@ -44,7 +44,7 @@ async def async_httpx(
     lease: float = ENDLESS_S,
     **options: Any,
 ) -> AsyncIterator[Get]:
-    async with FairSemaphore(server.url, lease=lease, turn=0, **options) as semaphore:
+    async with FairSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 1, timeout)
         async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
 
@@ -61,7 +61,7 @@ async def sync_httpx(
     lease: float = ENDLESS_S,
     **options: Any,
 ) -> AsyncIterator[Get]:
-    with SyncSemaphore(server.url, lease=lease, turn=0, **options) as semaphore:
+    with SyncSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore:
         transport = SemaphoreTransport(semaphore, 1, timeout)
         with httpx.Client(transport=transport, follow_redirects=True) as client:
             yield in_thread(lambda url: client.get(url, timeout=TIMEOUT_S).status_code)
@@ -83,7 +83,7 @@ def session_of(
     **options: Any,
 ) -> Iterator[requests.Session]:
     with (
-        SyncSemaphore(server.url, lease=lease, turn=0, **options) as semaphore,
+        SyncSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore,
         requests.Session() as session,
     ):
         session.mount("http://", SemaphoreAdapter(semaphore, 1, timeout))
@@ -209,7 +209,7 @@ async def test_a_cancelled_request_gives_its_permit_back(server: RedisServer, si
 async def test_a_stream_of_httpx_holds_its_permit_until_it_is_closed(
     server: RedisServer, site: Site
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S, turn=0) as semaphore:
+    async with FairSemaphore(server.url, lease=ENDLESS_S, reuse_window=0) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 1)
         async with httpx.AsyncClient(transport=transport) as client:
             async with client.stream("GET", site.url("/half/")) as response:
@@ -258,7 +258,7 @@ async def test_scopes_are_written_as_crawls_write_them_and_a_read_response_is_on
         (permit,) = semaphore.permits()
         return httpx.Response(200, text=permit.scope)
 
-    semaphore = FairSemaphore(server.url, lease=ENDLESS_S, turn=0)
+    semaphore = FairSemaphore(server.url, lease=ENDLESS_S, reuse_window=0)
     transport = AsyncSemaphoreTransport(semaphore, 1, transport=httpx.MockTransport(answer))
     async with semaphore, httpx.AsyncClient(transport=transport) as client:
         for host, scope in {

@@ -69,7 +69,7 @@ async def test_counts_go_on_when_the_server_has_forgotten_them(
 ) -> None:
     monkeypatch.setattr(metrics, "FIRST_NAMED_SCOPES", 1)
     monkeypatch.setattr(metrics, "BUSY_SCOPE_PERMITS", 9)
-    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=3) as node:
+    async with serving(server) as page, FairSemaphore(server.url, reuse_window=0, lease=3) as node:
         for granted in (1, 2):
             permit = await node.acquire("a", 2)
             while (of_a := (await seen_at(page)).of("a")) != (1, 0, granted):

@@ -14,7 +14,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console import node_metrics as metrics
-from semaphore_middleware.core.observer import RoundTrip, StatementRefused
+from semaphore_middleware.core.observer import RoundTrip, UpdateRefused
 from semaphore_middleware.scrapy.crawl import crawl_of
 from tests.console.scrapes import (
     HOST,
@@ -86,8 +86,8 @@ async def test_they_agree_with_the_stats(server: RedisServer, site: Site, caplog
     waited = seen.get("scrapy_semaphore_wait_seconds_sum", scope=HOST)
     assert waited is not None
     assert waited >= crawl.stat("semaphore/wait_seconds") > 0
-    handed_on = seen.get("scrapy_semaphore_permits_handed_on_total", scope=HOST)
-    assert handed_on == crawl.stat("semaphore/handed_on") > 0
+    reused = seen.get("scrapy_semaphore_permits_reused_total", scope=HOST)
+    assert reused == crawl.stat("semaphore/reused") > 0
 
 
 async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplog: Log) -> None:
@@ -106,9 +106,9 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     await eventually(
         lambda: crawl.stat("semaphore/reconnects") and len(crawl.spider.responses) == 2
     )
-    crawl_of(crawl.crawler).semaphore.emit(StatementRefused)
+    crawl_of(crawl.crawler).semaphore.emit(UpdateRefused)
     seen = await scrape(url)
-    once = ("reconnects", "refused_statements", "timeouts", "backoffs")
+    once = ("reconnects", "refused_updates", "timeouts", "backoffs")
     for name in (*once, "permits_lost", "store_losses"):
         assert seen[f"scrapy_semaphore_{name}_total"] == (name in once), name
     assert [seen.waits(scope) for scope in (HOST, "localhost")] == [1, 3]

@@ -38,8 +38,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         Member("n", 1, 2, 1.0, 7.25, 9.0, Limit(4)),
         Member("other", 1, 0, 0.0, 0.0, 8.5, Limit(4)),
     )
-    force = Limit(8, delay=0.5, rate="60/m", burst=10)
-    spaced: dict[str, Any] = {"force": force, "next_start": 0.25}
+    effective = Limit(8, delay=0.5, rate="60/m", burst=10)
+    spaced: dict[str, Any] = {"effective": effective, "next_start": 0.25}
     off: dict[str, Any] = {"backoff_left": 2.0, "backoff_last": 30.0}
     name = "www.example.org"
     set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}

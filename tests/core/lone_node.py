@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from semaphore_middleware.core.renewal_snapshot import Handover
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.core.protocol import LeaseUpdate, Reply
+from semaphore_middleware.core.renewal_snapshot import RenewalSnapshot
 from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.link.lease import GRACE
 from semaphore_middleware.model.events import Event, Fields
@@ -15,8 +15,8 @@ from semaphore_middleware.model.limits import Limit
 
 LEASE_S = 100.0
 GRACE_S = GRACE * LEASE_S
-TURN_S = 8.0  # a power of two: turns end at times that a float has exactly
-START_S = 1000.0  # on the clock, when a test begins; turns end at it
+WINDOW_S = 8.0  # a power of two: windows end at times that a float has exactly
+START_S = 1000.0  # on the clock, when a test begins; windows end at it
 FULL = 0  # permits that a site has to spare
 REPLY = {
     "status": "ok",
@@ -26,7 +26,7 @@ REPLY = {
     "paused_at": 0,
     "pause_length": 0.0,
     **dict.fromkeys(("is_counted", "wants_feedback", "is_stricter"), False),
-    **dict.fromkeys(("gap", "retry_in", "backoff")),
+    **dict.fromkeys(("interval", "retry_in", "backoff")),
     **dict.fromkeys(("answered_ago", "reason")),
 }
 """What the server says if a test does not care."""
@@ -48,18 +48,18 @@ class Clock:
 class LoneNode:
     """A node with one lease and a server that replies as the test says."""
 
-    def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
+    def __init__(self, limit: Limit | None = None, window: float = WINDOW_S) -> None:
         self.clock = Clock()
         self.node = "n"
         self.backoff = Backoff()
         self.grace = GRACE_S
-        self.turn = turn
+        self.reuse_window = window
         self.events: list[Event] = []
         self.at_once: list[bool] = []  # for each wish to send
         self.windows_to_end: list[ScopeLease] = []
         self.retries: list[float] = []
         self.reports: list[float] = []
-        self.handover = Handover()
+        self.renewal_snapshot = RenewalSnapshot()
         self._last_lease_id = 0
         self.limit = limit or Limit(9)
         self.lease = ScopeLease("s", self.limit, self)
@@ -111,28 +111,28 @@ class LoneNode:
         self.lease.acquire(permit)
         return permit
 
-    def say(self) -> Statement:
-        """The present statement; there is one."""
-        return self.say_all()[-1]
+    def update(self) -> LeaseUpdate:
+        """The present update; there is one."""
+        return self.updates()[-1]
 
-    def say_all(self) -> Sequence[Statement]:
+    def updates(self) -> Sequence[LeaseUpdate]:
         return self.lease.updates(self.now())
 
-    def apply(self, statement: Statement, *, sent: float | None = None, **reply: Any) -> None:
+    def apply(self, update: LeaseUpdate, *, sent: float | None = None, **reply: Any) -> None:
         """The server's reply; by default it grants all that was asked for."""
-        said = {"term": statement.term, "granted": statement.asked, **REPLY, **reply}
-        self.lease.on_reply(Reply(statement, **said), self.now() if sent is None else sent)
+        fields = {"lease_id": update.lease_id, "granted": update.requested, **REPLY, **reply}
+        self.lease.on_reply(Reply(update, **fields), self.now() if sent is None else sent)
 
-    def talk(self, **reply: Any) -> Statement:
-        """Send the present statement, and apply the reply."""
-        statement = self.say()
-        self.apply(statement, **reply)
-        return statement
+    def exchange(self, **reply: Any) -> LeaseUpdate:
+        """Send the present update, and apply the reply."""
+        update = self.update()
+        self.apply(update, **reply)
+        return update
 
     def hold(self, count: int = 1, **reply: Any) -> list[Permit]:
         """Requests that have begun under a permit each, just granted by the server."""
         permits = [self.ask() for _ in range(count)]
-        self.talk(**reply)
+        self.exchange(**reply)
         for permit in permits:
             assert permit._stage is Stage.HELD
             permit._begin()

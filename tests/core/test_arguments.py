@@ -9,7 +9,7 @@ import pytest
 
 from semaphore_middleware import AcquireTimeoutError, FairSemaphore, SettingsError, SyncSemaphore
 from semaphore_middleware.core.calls import UnpackableError
-from semaphore_middleware.core.observer import StatementRefused
+from semaphore_middleware.core.observer import UpdateRefused
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
 from tests.support.crawls import Log
@@ -99,14 +99,14 @@ async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServ
     assert server.members() == {}
 
 
-async def test_a_statement_that_cannot_be_packed_fails_its_own_request(
+async def test_an_update_that_cannot_be_packed_fails_its_own_request(
     server: RedisServer, caplog: Log
 ) -> None:
     """Whatever gets past the checks."""
     recorder = Recorder()
     async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
         assert semaphore._session is not None
-        bad = semaphore._session.outbox.request(None, Limit(1))  # type: ignore[arg-type]
+        bad = semaphore._session.updates.request(None, Limit(1))  # type: ignore[arg-type]
         good = await semaphore.acquire("s", 1)
         with pytest.raises(UnpackableError, match="None"):
             await bad._granted
@@ -114,7 +114,7 @@ async def test_a_statement_that_cannot_be_packed_fails_its_own_request(
         good.release()
         async with semaphore.permit("s", 1):
             pass
-    assert recorder.count(StatementRefused) == 1
+    assert recorder.count(UpdateRefused) == 1
     assert "a bug" not in caplog.text
     assert server.members() == {}
 

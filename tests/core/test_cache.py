@@ -23,7 +23,9 @@ NAME = "robotstxt:https://example.com"
 async def nodes(server: RedisServer, many: int = 2) -> AsyncIterator[list[FairSemaphore]]:
     async with AsyncExitStack() as stack:
         opened = [
-            FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0, turn=0.0, history=0.0)
+            FairSemaphore(
+                server.url, lease=ENDLESS_S, recovery_wait=0.0, reuse_window=0.0, history=0.0
+            )
             for _ in range(many)
         ]
         for node in opened:
@@ -96,7 +98,7 @@ class SlowConnection:
 
 
 async def test_what_comes_up_during_an_exchange_leaves_with_it() -> None:
-    """A statement that is sent next may return the permit under which the value was fetched."""
+    """An update that is sent next may return the permit under which the value was fetched."""
     cache = Cache(KEYS, lambda: None)
     reading = asyncio.create_task(cache.get("wanted"))
     await asyncio.sleep(0)

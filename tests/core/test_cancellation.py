@@ -127,7 +127,7 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
 ) -> None:
     seen = Recorder()
     async with (
-        FairSemaphore(server.url, turn=0, observers=[seen]) as one,
+        FairSemaphore(server.url, reuse_window=0, observers=[seen]) as one,
         FairSemaphore(server.url) as other,
     ):
         blocker = await other.acquire(ALL, 1)

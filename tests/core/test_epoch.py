@@ -1,4 +1,6 @@
-"""Each life of a server: nothing is granted before all that was granted in the last one is over."""
+"""Each incarnation of a server: nothing is granted before all that was granted in the last one is
+over.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -49,7 +51,7 @@ def be_a_replica_for_a_while(outside: Outside) -> None:
         at_once.execute()
 
 
-def be_in_another_life(outside: Outside) -> None:
+def be_in_another_incarnation(outside: Outside) -> None:
     """As a snapshot brings it back."""
     outside.client.hset(KEYS.epoch, "life", "another")
 
@@ -69,7 +71,7 @@ def evict_all(outside: Outside) -> None:
         lambda outside: outside.client.flushall(),
         lambda outside: outside.client.execute_command("FLUSHDB"),
         lambda outside: outside.client.delete(KEYS.epoch),
-        *(be_a_replica_for_a_while, be_in_another_life, evict_all),
+        *(be_a_replica_for_a_while, be_in_another_incarnation, evict_all),
     ],
     ids=["flushall", "flushdb", "epoch", "replica", "snapshot", "eviction"],
 )
@@ -83,7 +85,7 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
     await a.take("s", 2, limit=2)
     assert not await a.recovery.join_epoch(a.connection)
     lose(outside)
-    if lose in (be_a_replica_for_a_while, be_in_another_life):
+    if lose in (be_a_replica_for_a_while, be_in_another_incarnation):
         await b.begin_epoch()  # only a look finds it
     assert (await b.take("s", limit=2)).granted == 0
     for _ in range(2):
@@ -104,7 +106,7 @@ async def test_a_site_that_refused_waits_as_others(server: RedisServer, outside:
     await a.take("s")
     await a.give_back("s", feedback=FeedbackSummary.of([(Feedback(refused=True), 0.0)]))
     outside.end_backoff()
-    be_in_another_life(outside)
+    be_in_another_incarnation(outside)
     await a.begin_epoch()
     assert (await a.take("s")).granted == 0
 
@@ -116,7 +118,7 @@ async def test_without_an_epoch_nothing_is_granted(server: RedisServer, outside:
     outside.client.delete(KEYS.epoch)
     await a.admin.evict("dead")
     assert outside.held().get("a") is None
-    assert outside.told() == []
+    assert outside.notified() == []
 
 
 async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: Outside) -> None:
@@ -150,7 +152,7 @@ async def test_a_server_that_goes_on_losing_data_is_said_once_a_minute(
     a.recovery._log_losses_at = 0.0
     for times in (1, 2):
         for _ in range(9):
-            be_in_another_life(outside)
+            be_in_another_incarnation(outside)
             await a.begin_epoch()
         assert len(caplog.messages) == times * lines
         assert ("No permit is granted while it evicts keys" in caplog.text) == (
@@ -184,21 +186,24 @@ async def test_a_master_that_turns_replica_is_left(server: RedisServer, outside:
     assert not a.connection.is_open
 
 
-async def test_a_look_finds_another_life(server: RedisServer, outside: Outside) -> None:
+async def test_a_check_finds_another_incarnation(server: RedisServer, outside: Outside) -> None:
     """As behind a proxy that moves a connection to a replica, which has the epoch of its master."""
     a = await Caller.join(server, "a", recovery_wait=0)
-    assert await a.store.sync(a.connection, [], look=True) == []
-    assert await a.store.sync(a.connection, [a.statement("s", asked=1)], look=True) is not None
-    for statements in ([], [a.statement("t", asked=1)]):
+    assert await a.store.sync(a.connection, [], check=True) == []
+    assert (
+        await a.store.sync(a.connection, [a.next_update("s", requested=1)], check=True) is not None
+    )
+    for updates in ([], [a.next_update("t", requested=1)]):
         for flush in (lambda: None, outside.client.script_flush):
             epoch = a.recovery.epoch
-            be_in_another_life(outside)
+            be_in_another_incarnation(outside)
             flush()
-            assert await a.store.sync(a.connection, statements, look=True) is None
+            assert await a.store.sync(a.connection, updates, check=True) is None
             assert a.recovery.epoch != epoch
-    be_in_another_life(outside)  # without a look: it is seen, as this server lacks the scripts
+    # without a check: it is seen, as this server lacks the scripts
+    be_in_another_incarnation(outside)
     outside.client.script_flush()
-    assert await a.store.sync(a.connection, [a.statement("t", asked=1)]) is None
+    assert await a.store.sync(a.connection, [a.next_update("t", requested=1)]) is None
     assert outside.held("t") == outside.waiting("t") == {}
 
 
@@ -261,4 +266,4 @@ async def test_another_version_is_refused(server: RedisServer, outside: Outside)
     b = await Caller.join(server, "b", lease=15)
     assert b.recovery.epoch != a.recovery.epoch
     assert outside.client.hget(KEYS.epoch, "version") == protocol.VERSION.encode()
-    assert await a.send(a.statement("s", asked=1)) is None, "it learns of the new epoch"
+    assert await a.send(a.next_update("s", requested=1)) is None, "it learns of the new epoch"

@@ -4,7 +4,7 @@ import pytest
 
 from semaphore_middleware.core.failures import IN_A_ROW
 from semaphore_middleware.core.observer import NodePaused
-from semaphore_middleware.core.protocol import Statement
+from semaphore_middleware.core.protocol import LeaseUpdate
 from semaphore_middleware.model.feedback import Backoff
 from tests.core.lone_node import LoneNode
 
@@ -12,12 +12,12 @@ START_S, MOST_S = Backoff().start, Backoff().most
 Log = pytest.LogCaptureFixture
 
 
-def fail(node: LoneNode, count: int) -> Statement:
+def fail(node: LoneNode, count: int) -> LeaseUpdate:
     """Requests that get permits, and no response; what is said of it, not yet answered."""
     for permit in node.hold(count):
         permit.failed()
         permit.release()
-    return node.say()
+    return node.update()
 
 
 def pauses(node: LoneNode) -> list[float]:
@@ -28,21 +28,23 @@ def test_after_three_failures_in_a_row_it_asks_for_nothing_until_its_pause_is_ov
     caplog: Log,
 ) -> None:
     node = LoneNode()
-    said = fail(node, IN_A_ROW)
+    update = fail(node, IN_A_ROW)
     first, _ = node.ask(), node.ask()
-    asks = node.say()
-    assert (asks.asked - asks.returned, asks.resting) == (0, 2), "until it knows whose fault it is"
-    node.apply(said)
+    asks = node.update()
+    assert (asks.requested - asks.returned, asks.suspended) == (0, 2), (
+        "until it knows whose fault it is"
+    )
+    node.apply(update)
     assert (pauses(node), node.retries[-1]) == ([START_S], START_S)
     assert "s does not respond to the node n: 3 requests in a row failed here" in caplog.text
     node.pass_time(START_S)
-    asks = node.talk()
-    assert (asks.asked - asks.returned, asks.resting) == (1, 1), "one at a time"
+    asks = node.exchange()
+    assert (asks.requested - asks.returned, asks.suspended) == (1, 1), "one at a time"
     assert first.held
     first.answered(0.1)
     first.release()
-    asks = node.talk()
-    assert (asks.asked - asks.returned, asks.resting) == (1, 0), "it has an answer"
+    asks = node.exchange()
+    assert (asks.requested - asks.returned, asks.suspended) == (1, 0), "it has an answer"
 
 
 def test_each_pause_is_twice_as_long_as_the_last() -> None:
@@ -61,7 +63,7 @@ def test_failures_of_requests_from_before_a_pause_belong_to_it() -> None:
     for permit in before:
         permit.failed()
         permit.release()
-        node.talk()
+        node.exchange()
     assert pauses(node) == [START_S]
 
 
@@ -70,8 +72,8 @@ def test_it_asks_again_if_it_will_not_hear_whose_fault_it_is() -> None:
     fail(node, IN_A_ROW)
     node.ask()
     node.lease.on_new_epoch()
-    asks = node.say()
-    assert (asks.asked, asks.resting) == (1, 0)
+    asks = node.update()
+    assert (asks.requested, asks.suspended) == (1, 0)
 
 
 def test_failures_are_remembered_though_nothing_is_held_or_waits() -> None:
@@ -88,11 +90,11 @@ def test_failures_are_remembered_though_nothing_is_held_or_waits() -> None:
 
 def test_who_gives_up_while_its_node_pauses_says_so() -> None:
     node = LoneNode()
-    said = fail(node, IN_A_ROW)
+    update = fail(node, IN_A_ROW)
     waits = node.ask()
-    node.apply(said)
-    assert node.talk().resting == 1
+    node.apply(update)
+    assert node.exchange().suspended == 1
     node.at_once.clear()
     waits.release()
     assert node.at_once == [True]
-    assert node.say().resting == 0
+    assert node.update().suspended == 0

@@ -57,7 +57,7 @@ def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> 
 
 
 def test_one_that_forked_workers_open_holds_its_limit(server: RedisServer) -> None:
-    semaphore = FairSemaphore(server.url, node="n", turn=0)
+    semaphore = FairSemaphore(server.url, node="n", reuse_window=0)
     with (
         forked(work, semaphore, server) as one,
         forked(work, semaphore, server) as two,

@@ -60,4 +60,4 @@ async def test_thousands_of_messages_at_once_leave_room_for_others(server: Redis
         while heard.count(UnknownNotification) < many:
             await asyncio.sleep(0)
             seen.add(len(heard.events))
-    assert len(seen) >= 5, "64 KB in each turn of the loop, or a few times that"
+    assert len(seen) >= 5, "64 KB in each cycle of the loop, or a few times that"

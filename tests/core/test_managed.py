@@ -34,18 +34,18 @@ async def test_each_loss_of_data_is_a_new_epoch(server: RedisServer, outside: Ou
     async with managed(server) as proxy:
         a = await Caller.join(proxy, "a")
 
-        async def is_noticed(look: bool) -> bool:
-            replies = await a.store.sync(a.connection, [a.statement("s", asked=1)], look)
+        async def is_noticed(check: bool) -> bool:
+            replies = await a.store.sync(a.connection, [a.next_update("s", requested=1)], check)
             await a.recovery.join_epoch(a.connection)
             return replies is None
 
-        assert not await is_noticed(look=True)
+        assert not await is_noticed(check=True)
         outside.client.flushall()
-        assert await is_noticed(look=False)
+        assert await is_noticed(check=False)
         outside.client.replicaof("127.0.0.1", free_port())
         outside.client.replicaof("NO", "ONE")
-        assert await is_noticed(look=True)
-        assert not await is_noticed(look=True)
+        assert await is_noticed(check=True)
+        assert not await is_noticed(check=True)
         assert len(a.losses) == 2
 
 
@@ -59,10 +59,10 @@ async def test_what_is_granted_while_keys_are_evicted_is_not_used(
         outside.end_recovery()
         assert (await a.take("s")).granted == 1
         evict_all(outside)
-        statement = b.statement("s", asked=1)
-        assert await b.store.sync(b.connection, [statement]) is None
+        update = b.next_update("s", requested=1)
+        assert await b.store.sync(b.connection, [update]) is None
         assert await b.recovery.join_epoch(b.connection), "it waits for what was lost"
-        assert await b.store.sync(b.connection, [statement]) is not None
+        assert await b.store.sync(b.connection, [update]) is not None
 
 
 async def test_a_server_that_comes_between_info_and_script_is_noticed_by_the_next_look(
@@ -71,10 +71,10 @@ async def test_a_server_that_comes_between_info_and_script_is_noticed_by_the_nex
     async with managed(server) as proxy:
         a = await Caller.join(proxy, "a")
         proxy.edit_info = lambda info: re.sub("run_id:.", "run_id:?", info)
-        assert await a.store.sync(a.connection, [], look=True) is None
+        assert await a.store.sync(a.connection, [], check=True) is None
         proxy.edit_info = lambda info: info
-        assert await a.store.sync(a.connection, [], look=True) is None
-        assert await a.store.sync(a.connection, [], look=True) == []
+        assert await a.store.sync(a.connection, [], check=True) is None
+        assert await a.store.sync(a.connection, [], check=True) == []
 
 
 async def test_a_run_id_that_changes_from_call_to_call_is_refused(server: RedisServer) -> None:

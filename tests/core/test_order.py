@@ -1,4 +1,4 @@
-"""Whose turn it is, and under which limit: what the simulation does not judge."""
+"""The order of grants, and under which limit: what the simulation does not judge."""
 
 import sys
 from collections import defaultdict
@@ -65,9 +65,9 @@ async def test_a_limit_ends_with_its_nodes(server: RedisServer, outside: Outside
     assert (await a.renew("s", limit=4)).granted == 3
     [seen] = outside.look("s")
     half_a_lease = 1000 * ENDLESS_S / 2
-    assert float(seen.state["due"]) <= seen.accounts["a"]["lease_end"] - half_a_lease
+    assert float(seen.state["due"]) <= seen.entries["a"]["lease_end"] - half_a_lease
     reply = await look_at_all()
-    assert (reply.granted, reply.limit, reply.gap) == (4, 4, None)
+    assert (reply.granted, reply.limit, reply.interval) == (4, 4, None)
 
 
 async def test_thousands_of_permits_go_in_few_calls(server: RedisServer, outside: Outside) -> None:
@@ -98,15 +98,15 @@ async def test_jobs_that_only_pause_leave_their_scope_readable(
 ) -> None:
     callers = await join(server, a1="a", b1="b", c1="b")
     for name in ("a1", "b1"):
-        assert (await callers[name].say("s", LIMIT, resting=1)).status == "ok"
+        assert (await callers[name].update("s", LIMIT, suspended=1)).status == "ok"
     await callers["c1"].take("s", limit=LIMIT)
     outside.end_leases("c1", "s")
     for _ in range(2):
-        assert (await callers["a1"].say("s", LIMIT, resting=1)).status == "ok"
+        assert (await callers["a1"].update("s", LIMIT, suspended=1)).status == "ok"
 
 
 async def go_round(callers: dict[str, Caller], times: int = 12) -> None:
-    """Each node in turn gives a permit back, if it has one, and asks for another."""
+    """Each node, one after the other, gives a permit back, if it has one, and asks for another."""
     for _ in range(times):
         for caller in callers.values():
             await caller.renew("s", LIMIT)
@@ -146,7 +146,7 @@ async def test_jobs_share_equally_whatever_nodes_they_have(
 async def test_the_job_that_holds_the_fewest_comes_first(
     server: RedisServer, outside: Outside
 ) -> None:
-    """Though it has used more: else long requests of one job would hold all places in turn."""
+    """Though it has used more: else long requests of one job would hold all permits."""
     callers = await join(server, a="a", b="b")
     await callers["b"].take("s", 4, limit=3)
     await callers["a"].take("s", 3, limit=3)

@@ -88,7 +88,7 @@ async def test_a_look_tells_for_how_long_a_site_stays_closed() -> None:
 
         async def looks_after(seconds: float) -> tuple[str, float | None]:
             await asyncio.sleep(seconds)
-            node.look()
+            node.refresh()
             await asyncio.sleep(1.0)
             reason, left = node.reason_at("s")
             assert reason is not None

@@ -100,7 +100,7 @@ async def test_nobody_starts_before_the_site_said(server: RedisServer, outside: 
     await b.take("s", limit=LIMIT)
     reply = await report(a, asked_for(200))
     assert (reply.backoff, reply.is_counted, outside.held()) == (200, True, {"a": 2, "b": 1})
-    told = outside.told()  # a request that has not begun yet should not
+    told = outside.notified()  # a request that has not begun yet should not
     backoff = f"backoff {reply.paused_at} 200000 s"
     assert sorted(told) == [("a", backoff), ("b", backoff), ("b", "retry 200000 s")]
     await assert_pause(b, 200)

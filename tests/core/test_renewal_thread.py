@@ -20,9 +20,9 @@ import uvloop
 from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.core import semaphore
 from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, StoreLost
-from semaphore_middleware.link import keeper
-from semaphore_middleware.link.renewal_thread import Heartbeat
+from semaphore_middleware.link import renewal_thread
 from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.renewal_thread import Heartbeat
 from tests.core.test_forks import FORK, forked
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import Loop, Outside, calls_of, eventually, until_waiting
@@ -32,13 +32,13 @@ from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 T = TypeVar("T")
 
-# In simulated time, where the keeper is a host beside the one that is blocked ---------------------
+# In simulated time, where the renewal thread is a host beside the one that is stalled -----------
 
 LEASE_S = 15.0
 
 
 def connects(patch: Patch) -> list[Any]:
-    """The keeper's attempts to connect, from now on."""
+    """The renewal thread's attempts to connect, from now on."""
     return calls_of(patch, Link, "connect_again")
 
 
@@ -49,7 +49,7 @@ async def test_what_is_held_stays_held(leases: float) -> None:
     async with BusyNode(server) as busy, server.node() as other:
         permit = await busy.hold()
         waiting = asyncio.ensure_future(other.acquire("s", 1))
-        with busy.blocked():
+        with busy.stalled():
             await asyncio.sleep(leases * LEASE_S)
             assert not waiting.done(), "two at once"
         await asyncio.sleep(0.2 * LEASE_S)
@@ -66,7 +66,7 @@ async def test_what_is_held_in_a_later_epoch_stays_held(is_promoted: bool) -> No
     async with BusyNode(server) as busy:
         permit = await busy.hold()
         if is_promoted:
-            server.itself.begin_life(server.itself.snapshot())
+            server.itself.begin_incarnation(server.itself.snapshot())
         else:
             server.itself.flush()
 
@@ -75,21 +75,21 @@ async def test_what_is_held_in_a_later_epoch_stays_held(is_promoted: bool) -> No
             return StoreLost in kinds and RoundTrip in kinds[kinds.index(StoreLost) :]
 
         await eventually(is_claimed)
-        with busy.blocked():
+        with busy.stalled():
             await asyncio.sleep(1.75 * LEASE_S)
         await asyncio.sleep(0.2 * LEASE_S)
         assert permit.held
 
 
 @in_simulated_time
-async def test_a_blocked_node_is_granted_nothing_and_served_when_it_runs() -> None:
+async def test_a_stalled_node_is_granted_nothing_and_served_when_it_runs() -> None:
     server = SimulatedServer(lease=LEASE_S)
     async with BusyNode(server) as busy, server.node() as other:
         await busy.hold(2)
         permit = await other.acquire("s", 2)
         waiting = asyncio.ensure_future(busy.hold(2))
         await until_waiting(other, 1)
-        with busy.blocked():
+        with busy.stalled():
             await until_waiting(other, 0)
             permit.release()
             await asyncio.sleep(1.5 * LEASE_S)
@@ -111,7 +111,7 @@ async def test_while_the_loop_runs_a_mute_server_is_not_its_fault(
         assert permit.lost
         permit.release()
     assert not opened
-    assert "has blocked" not in caplog.text
+    assert "has stalled" not in caplog.text
     assert busy.recorder.count(ProcessStalled) == 0
 
 
@@ -124,7 +124,7 @@ async def test_one_that_holds_nothing_calls_nobody(monkeypatch: Patch) -> None:
         async with other.permit("s", 1):
             waiting = asyncio.ensure_future(busy.hold())
             await until_waiting(other, 1)
-            with busy.blocked():
+            with busy.stalled():
                 await asyncio.sleep(0.7 * LEASE_S)
         (await waiting).release()
     assert not opened
@@ -137,7 +137,7 @@ async def test_what_an_operator_takes_away_is_not_kept() -> None:
         permit = await busy.hold()
         waiting = asyncio.ensure_future(other.acquire("s", 1))
         await until_waiting(other, 1)
-        with busy.blocked():
+        with busy.stalled():
             await asyncio.sleep(0.7 * LEASE_S)
             await other.admin.evict(busy.semaphore.node)
             (await waiting).release()
@@ -151,7 +151,7 @@ async def test_one_that_hangs_is_not_helped_for_ever() -> None:
     server = SimulatedServer(lease=LEASE_S)
     async with BusyNode(server) as busy, server.node() as other:
         permit = await busy.hold()
-        with busy.blocked():
+        with busy.stalled():
             began = server.world.now
             (await other.acquire("s", 1)).release()
             leases = (server.world.now - began) / LEASE_S
@@ -165,9 +165,9 @@ async def test_one_that_hangs_is_not_helped_for_ever() -> None:
 
 @pytest.fixture
 def quick_beats(monkeypatch: Patch) -> None:
-    """A loop counts as blocked after a second, though no lease ends while a test runs."""
-    monkeypatch.setattr(keeper, "BEAT", 0.2 / ENDLESS_S)
-    monkeypatch.setattr(keeper, "LATE", 1.0 / ENDLESS_S)
+    """A loop counts as stalled after a second, though no lease ends while a test runs."""
+    monkeypatch.setattr(renewal_thread, "BEAT", 0.2 / ENDLESS_S)
+    monkeypatch.setattr(renewal_thread, "LATE", 1.0 / ENDLESS_S)
 
 
 class ThreadedNode:
@@ -194,7 +194,7 @@ class ThreadedNode:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     @asynccontextmanager
-    async def blocked(self) -> AsyncIterator[None]:
+    async def stalled(self) -> AsyncIterator[None]:
         """A callback blocks its loop."""
         is_done, began = threading.Event(), asyncio.Event()
         here = asyncio.get_running_loop()
@@ -217,10 +217,10 @@ def parse_pdf(is_done: threading.Event) -> None:
 
 
 async def is_renewed(outside: Outside, node: str) -> None:
-    """Wait until the lease of a blocked node has been."""
+    """Wait until the lease of a stalled node has been."""
 
     def lease_end() -> float:
-        return outside.look("s")[0].accounts[node]["lease_end"]
+        return outside.look("s")[0].entries[node]["lease_end"]
 
     before = lease_end()
     await eventually(lambda: lease_end() > before)
@@ -235,22 +235,24 @@ async def test_it_renews_what_all_sessions_hold_and_the_log_names_what_blocks_on
         await busy.run(other.open())
         both = busy.semaphore, other
         held = [await busy.run(one.acquire("s", 2)) for one in both]
-        async with busy.blocked():
+        async with busy.stalled():
             await asyncio.gather(*(is_renewed(outside, one.node) for one in both))
         assert all(permit.held for permit in held)
         await busy.run(other.close())
     (line,) = [text for text in caplog.messages if "parse_pdf" in text]
-    assert re.match(r"parse_pdf \(core/test_renewal_thread.py:\d+\) has blocked the event loop for", line)
+    assert re.match(
+        r"parse_pdf \(core/test_renewal_thread.py:\d+\) has stalled the event loop for", line
+    )
 
 
 @pytest.mark.usefixtures("quick_beats")
 async def test_a_starved_machine_is_no_callback_s_fault(
     server: RedisServer, outside: Outside, monkeypatch: Patch, caplog: Log
 ) -> None:
-    monkeypatch.setattr(keeper, "starved_for", lambda _: 0.9 * time.monotonic())
+    monkeypatch.setattr(renewal_thread, "starved_for", lambda _: 0.9 * time.monotonic())
     async with ThreadedNode(server) as busy:
         await busy.run(busy.semaphore.acquire("s", 1))
-        async with busy.blocked():
+        async with busy.stalled():
             await is_renewed(outside, busy.semaphore.node)
     (line,) = [text for text in caplog.messages if "leases are renewed" in text]
     assert line.startswith("The event loop could not run for ")
@@ -268,7 +270,7 @@ async def test_what_runs_a_loop_is_named_as_no_culprit(
         loop.run_forever()
 
     def look() -> None:
-        found.append(keeper.functions_below(sys._getframe()))
+        found.append(renewal_thread.functions_below(sys._getframe()))
 
     def block() -> None:
         began.set()
@@ -278,12 +280,12 @@ async def test_what_runs_a_loop_is_named_as_no_culprit(
     thread.start()
 
     def named() -> str:
-        return keeper.name_of(sys._current_frames().get(thread.ident or 0), runner)
+        return renewal_thread.name_of(sys._current_frames().get(thread.ident or 0), runner)
 
     for callback in (look, block):
         loop.call_soon_threadsafe(callback)
     await asyncio.to_thread(began.wait)
-    runner = keeper.RUNNER | found[0]
+    runner = renewal_thread.RUNNER | found[0]
     blocked = named()
     may_end.set()
     assert blocked.startswith(("parse_pdf (", "block ("))
@@ -296,11 +298,11 @@ async def test_what_runs_a_loop_is_named_as_no_culprit(
 async def test_there_is_one_thread_and_none_after_the_last_close(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(semaphore, "KEEPER", keeper.Keeper())
+    monkeypatch.setattr(semaphore, "RENEWAL_THREAD", renewal_thread.RenewalThread())
     before = threading.enumerate()  # another test may have left a node
 
     def threads() -> int:
-        there = [one for one in threading.enumerate() if one.name == keeper.THREAD]
+        there = [one for one in threading.enumerate() if one.name == renewal_thread.THREAD]
         return sum(one.is_alive() and one not in before for one in there)
 
     with SyncSemaphore(server.url) as of_threads, of_threads.permit("s", 1):
@@ -311,10 +313,10 @@ async def test_there_is_one_thread_and_none_after_the_last_close(
 
 
 @pytest.mark.usefixtures("quick_beats")
-def test_a_loop_that_has_ended_is_not_blocked(server: RedisServer, monkeypatch: Patch) -> None:
-    warned = calls_of(monkeypatch, keeper.Keeper, "warn")
-    own = keeper.Keeper()
-    monkeypatch.setattr(semaphore, "KEEPER", own)
+def test_a_loop_that_has_ended_is_not_stalled(server: RedisServer, monkeypatch: Patch) -> None:
+    warned = calls_of(monkeypatch, renewal_thread.RenewalThread, "warn")
+    own = renewal_thread.RenewalThread()
+    monkeypatch.setattr(semaphore, "RENEWAL_THREAD", own)
 
     async def hold() -> None:
         semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
@@ -331,7 +333,7 @@ def test_a_loop_that_has_ended_is_not_blocked(server: RedisServer, monkeypatch: 
 
 
 def hold_and_block(server: RedisServer, may_end: Event, results: Connection) -> None:
-    """In a forked child, whose parent has a keeper."""
+    """In a forked child, whose parent has the renewal thread."""
 
     async def run() -> None:
         async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
@@ -385,7 +387,7 @@ async def test_it_comes_with_the_credentials_that_were_used_last(
         permit = await busy.run(busy.semaphore.acquire("s", 1))
         await eventually(outside.client.pubsub_channels)  # all connections are there
         before = len(asked)
-        async with busy.blocked():
+        async with busy.stalled():
             await is_renewed(outside, busy.semaphore.node)
             assert len(asked) == before
         assert permit.held
@@ -401,7 +403,7 @@ async def test_credentials_that_have_expired_are_asked_for_again(
     caplog: Log,
     is_of_loop: bool,
 ) -> None:
-    """Unless only the blocked loop can: then the log says it, once."""
+    """Unless only the stalled loop can: then the log says it, once."""
     passwords = ["old"]
 
     def credentials() -> tuple[str, str]:
@@ -419,7 +421,7 @@ async def test_credentials_that_have_expired_are_asked_for_again(
         await eventually(outside.client.pubsub_channels)  # all connections are there
         passwords.append("new")
         app("new")
-        async with busy.blocked():
+        async with busy.stalled():
             if is_of_loop:
                 await eventually(lambda: len(opened) > 3)
             else:
@@ -436,7 +438,7 @@ async def test_a_removal_that_is_cancelled_lets_the_thread_end() -> None:
         async def keep(self) -> None:
             await asyncio.sleep(TIMEOUT_S)
 
-    kept, beating = keeper.Keeper(), Beating()
+    kept, beating = renewal_thread.RenewalThread(), Beating()
     kept.add(beating)  # type: ignore[arg-type]
     ended = kept._ended
     removal = asyncio.create_task(kept.remove(beating))  # type: ignore[arg-type]

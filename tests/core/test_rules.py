@@ -18,12 +18,12 @@ async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> Non
     await a.admin.configure("*.org", {"concurrency": 9, "delay": 3})
     await a.admin.configure("*.example.org", {"concurrency": 7})
     seen = await a.inspect(HOST)
-    assert (seen.limit, seen.force.delay) == (7, 3)
+    assert (seen.limit, seen.effective.delay) == (7, 3)
     await a.admin.configure(HOST, {"delay": 0})
     assert (await a.take(HOST, 9, limit=Limit(2, delay=60))).granted == 7
     await a.admin.reset("*.example.org")
     seen = await a.inspect(HOST)
-    assert (seen.limit, seen.force.delay) == (9, 0)
+    assert (seen.limit, seen.effective.delay) == (9, 0)
     assert (await a.inspect("example.com")).limit is None
     assert (await a.inspect("example.org")).limit == 9
 
@@ -68,7 +68,7 @@ async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> Non
     assert (reply.granted, reply.is_counted) == (1, True)
     assert 3000 < (reply.retry_in or 0) <= 3600
     seen = await a.inspect(HOST)
-    assert (seen.force.rate, seen.force.burst) == ("1/h", 3)
+    assert (seen.effective.rate, seen.effective.burst) == ("1/h", 3)
     await a.admin.configure("s", {"burst": 4})  # that of the rate that nodes ask for
     assert (await a.take("s", 9, limit=Limit(9, rate="1/h"))).granted == 4
     await a.admin.configure("s", {"rate": None})
@@ -124,7 +124,7 @@ async def test_a_rule_stays_until_it_is_reset(server: RedisServer, outside: Outs
             Rule(HOST, "boss", {"concurrency": 3, "delay": 0.5, "jitter": 0.0})
         ]
         (seen,) = await admin.survey()
-        assert (seen.scope, seen.limit, seen.force.delay, seen.set_by) == (HOST, 3, 0.5, "boss")
+        assert (seen.scope, seen.limit, seen.effective.delay, seen.set_by) == (HOST, 3, 0.5, "boss")
         await admin.reset(HOST)
     assert outside.in_use() == set()
 
@@ -165,7 +165,7 @@ async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> 
         assert (await a.take(name, limit=1)).granted == 1
         await a.give_back(name)
         seen = await a.inspect(name)
-        assert (seen.limit, seen.force.delay) == (10**12, 1e9)
+        assert (seen.limit, seen.effective.delay) == (10**12, 1e9)
         await a.admin.reset(name)
 
 

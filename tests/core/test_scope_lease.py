@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.core import observer
-from semaphore_middleware.core.wait_queue import LINE_SLACK
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.scope_lease import RETRY_UNREAD_S
+from semaphore_middleware.core.wait_queue import QUEUE_SLACK
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, WINDOW_S, LoneNode
 from tests.support.crawls import Log
 
 
@@ -21,7 +21,7 @@ def stages(*permits: Permit) -> list[str]:
     return [permit._stage.value for permit in permits]
 
 
-def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
+def test_within_a_window_a_permit_is_reused_without_a_call() -> None:
     node = LoneNode()
     (first,) = node.hold()
     second, third = node.ask(), node.ask()
@@ -35,15 +35,15 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     assert node.at_once == []
     for _ in range(2):
         node.lease.on_window_end()
-        assert node.at_once == [True], "once a turn it asks whether others wait"
-    assert (node.say().asked, node.say().started) == (1, 3)
+        assert node.at_once == [True], "once a window it asks whether others wait"
+    assert (node.update().requested, node.update().started) == (1, 3)
 
 
-def test_while_the_site_has_permits_to_spare_a_turn_goes_on() -> None:
+def test_while_the_site_has_permits_to_spare_a_window_goes_on() -> None:
     node = LoneNode()
     (first,) = node.hold()
-    node.pass_time(TURN_S)
-    node.talk()
+    node.pass_time(WINDOW_S)
+    node.exchange()
     second = node.ask()
     first.release()
     assert stages(second) == ["held"]
@@ -54,15 +54,15 @@ def test_requests_that_gave_up_are_forgotten() -> None:
     waiting = [node.ask(priority=number // 2) for number in range(20)]
     for priority in range(2000):
         node.ask(priority=priority % 3).release()
-    assert len(node.lease._queue._heap) <= 2 * len(waiting) + LINE_SLACK
-    assert len(node.lease._queue._unanswered) <= 2 * len(waiting) + LINE_SLACK
-    node.talk(granted=1)
+    assert len(node.lease._queue._heap) <= 2 * len(waiting) + QUEUE_SLACK
+    assert len(node.lease._queue._unanswered) <= 2 * len(waiting) + QUEUE_SLACK
+    node.exchange(granted=1)
     assert waiting[18]._stage is Stage.HELD
 
 
 def counted(node: LoneNode) -> None:
     """The server says that each start counts."""
-    node.talk(granted=1, is_counted=True)
+    node.exchange(granted=1, is_counted=True)
 
 
 REASONS: list[Callable[[LoneNode], None]] = [
@@ -75,72 +75,72 @@ REASONS: list[Callable[[LoneNode], None]] = [
 
 
 @pytest.mark.parametrize("happens", REASONS)
-def test_nothing_is_handed_on_nor_kept(happens: Callable[[LoneNode], None]) -> None:
+def test_nothing_is_reused_nor_kept(happens: Callable[[LoneNode], None]) -> None:
     node = LoneNode()
-    first, _, in_hand = node.hold(3)
-    in_hand.release()
+    first, _, spare = node.hold(3)
+    spare.release()
     happens(node)
-    said = node.say()
-    assert said.believed - said.returned == 2, "what is in hand goes back"
+    update = node.update()
+    assert update.granted_ack - update.returned == 2, "what is spare goes back"
     waiting = node.ask()
     first.release()
     assert waiting._stage is Stage.WAITING
     waiting.release()
-    said = node.say()
-    node.lease.on_granted(said.term, said.believed + 1)
-    said = node.say()
-    assert said.believed - said.returned == 1, "and a surplus"
+    update = node.update()
+    node.lease.on_granted(update.lease_id, update.granted_ack + 1)
+    update = node.update()
+    assert update.granted_ack - update.returned == 1, "and a surplus"
 
 
 @pytest.mark.parametrize(
     "limit", [Limit(9, delay=0.1), Limit(8, rate="60/m", burst=5), Limit(9, adaptive=True)]
 )
-def test_where_each_start_counts_nothing_is_handed_on(limit: Limit) -> None:
+def test_where_each_start_counts_nothing_is_reused(limit: Limit) -> None:
     """Whatever the last reply said: it may be from before the limit was named."""
     node = LoneNode()
-    first, in_hand = node.hold(2)
-    in_hand.release()
+    first, spare = node.hold(2)
+    spare.release()
     assert not first._starts_count
     waiting = [node.ask(limit), node.ask()]
     assert first._starts_count
     first.release()
     assert stages(*waiting) == ["waiting", "waiting"]
-    assert node.say().limit == limit, "the strictest that requests name now"
+    assert node.update().limit == limit, "the strictest that requests name now"
     waiting[0].release()
-    assert node.say().limit == Limit(9)
+    assert node.update().limit == Limit(9)
 
 
-@pytest.mark.parametrize("from_hand", [True, False])
-def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
+@pytest.mark.parametrize("from_pool", [True, False])
+def test_at_the_deadline_nothing_is_reused(from_pool: bool) -> None:
     """A process may be so late that it hears of the time before its timers do."""
-    node = LoneNode(turn=4 * LEASE_S)
+    node = LoneNode(window=4 * LEASE_S)
     (first,) = node.hold()
-    if from_hand:
+    if from_pool:
         first.release()
     node.clock.now = node.lease.deadline
     waiting = node.ask()
-    if not from_hand:
+    if not from_pool:
         first.release()
     assert waiting._stage is Stage.WAITING
 
 
 @pytest.mark.parametrize("timers_are_late", [False, True])
-def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bool) -> None:
+def test_the_pool_serves_for_two_windows_after_the_last_answer(timers_are_late: bool) -> None:
     """A node that is cut off hears neither of a pause nor of others that wait."""
     node = LoneNode()
     (permit,) = node.hold()
     permit.release()
-    end = node.clock.now + 2 * TURN_S
+    end = node.clock.now + 2 * WINDOW_S
     while node.clock.now < end:
         permit = node.ask()
         assert permit._stage is Stage.HELD
-        assert permit._reuse_until <= min(end, node.clock.now + TURN_S)
+        assert permit._reuse_until <= min(end, node.clock.now + WINDOW_S)
         permit._begin()
         permit.release()
-        node.pass_time(TURN_S / 4)
+        node.pass_time(WINDOW_S / 4)
         if not timers_are_late:
             node.lease.on_window_end()
-        node.say()  # without an answer
+        node.update()  # without an answer
     assert node.ask()._stage is Stage.WAITING
 
 
@@ -149,81 +149,81 @@ def test_of_a_full_site_what_nobody_here_uses_is_returned_at_once(reply: dict[st
     node = LoneNode()
     first, second = node.hold(2)
     first.release()
-    said = node.say()
+    update = node.update()
     node.at_once.clear()
-    node.apply(said, granted=2, **reply)
-    assert node.at_once == [True], "it was in hand"
-    assert node.say().returned == 1
+    node.apply(update, granted=2, **reply)
+    assert node.at_once == [True], "it was spare"
+    assert node.update().returned == 1
     second.release()
     assert node.at_once[1:] == [("available" in reply)]
-    assert node.say().returned == 2
+    assert node.update().returned == 2
 
 
 def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
     node = LoneNode()
     given_up = node.ask()
-    said = node.talk(granted=0, available=FULL)
+    update = node.exchange(granted=0, available=FULL)
     given_up.release()
     node.at_once.clear()
-    node.lease.on_granted(said.term, 1)
-    assert (node.at_once, node.say().returned) == ([True], 1)
+    node.lease.on_granted(update.lease_id, 1)
+    assert (node.at_once, node.update().returned) == ([True], 1)
 
 
 def test_a_start_counts_when_its_request_begins() -> None:
     node = LoneNode(Limit(9, delay=1.0))
     permit, never, lost = (node.ask() for _ in range(3))
-    said = node.talk(granted=3, is_counted=True, gap=1.0)
-    assert said.pending == 0
-    said = node.say()
-    assert (said.pending, said.started) == (3, 0)
+    update = node.exchange(granted=3, is_counted=True, interval=1.0)
+    assert update.unstarted == 0
+    update = node.update()
+    assert (update.unstarted, update.started) == (3, 0)
     permit._begin()
     permit._begin()
     assert node.reports == [0.5], "the next start is a delay after this one"
     node.clock.now += 0.25
-    assert node.say().start_age == 0.25
+    assert node.update().start_age == 0.25
     never.release()
     never._begin()
-    said = node.say()
-    assert (said.pending, said.started, said.returned) == (1, 1, 1)
+    update = node.update()
+    assert (update.unstarted, update.started, update.returned) == (1, 1, 1)
     node.lease.lose_all("was lost")
     lost._begin()
     lost.release()
     permit.release()
     node.ask()
-    assert (node.say().pending, node.say().started) == (0, 0)
+    assert (node.update().unstarted, node.update().started) == (0, 0)
 
 
-@pytest.mark.parametrize(("gap", "within"), [(0.4, 0.0), (0.5, 0.25), (60.0, 30.0)])
+@pytest.mark.parametrize(("interval", "within"), [(0.4, 0.0), (0.5, 0.25), (60.0, 30.0)])
 def test_a_start_is_reported_once_it_is_known_that_starts_are_spaced(
-    gap: float, within: float
+    interval: float, within: float
 ) -> None:
     node = LoneNode()
     permit = node.ask()
-    said = node.say()
-    node.lease.on_granted(said.term, 1)
+    update = node.update()
+    node.lease.on_granted(update.lease_id, 1)
     permit._begin()
     assert node.reports == []
-    node.apply(said, granted=1, gap=gap)
+    node.apply(update, granted=1, interval=interval)
     assert node.reports == [within]
-    node.talk(granted=1, gap=gap)
+    node.exchange(granted=1, interval=interval)
     assert node.reports == [within], "it is reported"
 
 
-def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answered() -> None:
+def test_the_deadline_counts_from_the_first_update_then_from_the_latest_answered() -> None:
     node = LoneNode()
     permit = node.ask()
     assert node.lease.deadline == math.inf, "nothing was said yet"
     sent: list[float] = []
-    said = []
+    updates = []
     for _ in range(3):
         node.pass_time(10.0)
         sent.append(node.clock.now)
-        said.append(node.say())
+        updates.append(node.update())
         assert node.lease.deadline == sent[0] + GRACE_S, "while none is answered"
     for late in (1, 0):
-        node.apply(said[late], granted=0, sent=sent[late])
+        node.apply(updates[late], granted=0, sent=sent[late])
         assert node.lease.deadline == sent[1] + GRACE_S
-    node.lease.on_granted(said[0].term, 1)
+    node.lease.on_granted(updates[0].lease_id, 1)
     assert permit._deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
 
 
@@ -234,24 +234,24 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
     (held,) = node.hold()
     waiting = node.ask()
     node.pass_time(GRACE_S / 2)
-    sent, old = node.clock.now, node.say()
+    sent, old = node.clock.now, node.update()
     node.clock.now = node.lease.deadline
     with pytest.raises(PermitLostError, match="before its work began"):
         held._check()
     if comes == "reply":
         node.apply(old, granted=2, sent=sent)
     elif comes == "grant":
-        node.lease.on_granted(old.term, 2)
+        node.lease.on_granted(old.lease_id, 2)
     else:
-        assert list(node.say_all()) == []
+        assert list(node.updates()) == []
     assert held.lost
     assert waiting._stage is Stage.WAITING
     node.at_once.clear()
     held.release()
     assert node.at_once == [True]
-    new = node.say()
-    assert new.term > old.term
-    assert (new.asked, new.returned, new.believed) == (1, 0, 0)
+    new = node.update()
+    assert new.lease_id > old.lease_id
+    assert (new.requested, new.returned, new.granted_ack) == (1, 0, 0)
 
 
 def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_answered() -> None:
@@ -260,8 +260,8 @@ def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_an
     deadline = node.lease.deadline
     node.pass_time(30.0)
     node.lease.on_new_epoch()
-    sent, new = node.clock.now, node.say()
-    assert (new.asked, new.returned, new.believed, new.seq) == (3, 0, 3, 1)
+    sent, new = node.clock.now, node.update()
+    assert (new.requested, new.returned, new.granted_ack, new.seq) == (3, 0, 3, 1)
     assert node.lease.deadline == deadline
     node.pass_time(1.0)
     node.apply(new, sent=sent)
@@ -269,41 +269,41 @@ def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_an
 
 
 @pytest.mark.parametrize("status", ["lost", "refused"])
-def test_after_a_refused_statement_the_node_pauses(status: str) -> None:
+def test_after_a_refused_update_the_node_pauses(status: str) -> None:
     """Else it would say the same again as fast as it can."""
     node = LoneNode()
     node.ask()
     node.at_once.clear()
-    node.talk(granted=0, status=status, term=7_000)
+    node.exchange(granted=0, status=status, lease_id=7_000)
     is_refused = status == "refused"
     assert node.at_once == ([] if is_refused else [True])
     assert node.retries == ([RETRY_UNREAD_S] if is_refused else [])
-    assert node.count(observer.StatementRefused) == is_refused
-    assert node.say().term > 7_000, "above the term that the server knows"
+    assert node.count(observer.UpdateRefused) == is_refused
+    assert node.update().lease_id > 7_000, "above the lease_id that the server knows"
 
 
 @pytest.mark.parametrize("kind", ["refused", "exhausted quota"])
-def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(kind: str) -> None:
+def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_reuse(kind: str) -> None:
     node = LoneNode()
-    first, second, in_hand = node.hold(3)
-    in_hand.release()
+    first, second, spare = node.hold(3)
+    spare.release()
     late = node.permit()
     node.pass_time(2.0)
     report = first.refused if kind == "refused" else partial(first.answered, 0.1)
     report(retry_after=30.0)
     first.release()
     assert node.at_once[-1] is True
-    said = node.say()
-    assert said.returned == 2, "a permit with feedback is not handed on, nor anything after it"
-    assert said.feedback is not None
-    seen = said.feedback.refused, said.feedback.good, said.feedback.retry_after
+    update = node.update()
+    assert update.returned == 2, "a permit with feedback is not reused, nor anything after it"
+    assert update.feedback is not None
+    seen = update.feedback.refused, update.feedback.good, update.feedback.retry_after
     assert seen == ((1, 0, 30.0) if kind == "refused" else (0, 1, 30.0))
-    assert max(said.feedback.bad_age, said.feedback.good_age) == 2.0
+    assert max(update.feedback.bad_age, update.feedback.good_age) == 2.0
     node.lease.acquire(late)
     second.release()
     assert late._stage is Stage.WAITING
     node.clock.now = node.lease.deadline
-    assert [one.feedback for one in node.say_all()] == [None], "in a new term nobody knows of it"
+    assert [one.feedback for one in node.updates()] == [None], "in a new lease nobody knows of it"
 
 
 @pytest.mark.parametrize("latency", [0.1, None])
@@ -315,7 +315,7 @@ def test_plain_responses_where_wanted(limit: Limit, wanted: bool, latency: float
     (permit,) = node.hold(available=FULL, wants_feedback=wanted)
     permit.answered(latency)
     permit.release()
-    feedback = node.say().feedback
+    feedback = node.update().feedback
     assert (feedback is not None) == (limit.adaptive or wanted)
     if feedback is not None:
         assert (feedback.good, feedback.errors) == ((0, 1) if latency is None else (1, 0))
@@ -326,22 +326,22 @@ def test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_n
     first, second, _ = node.hold(3)
     first.failed()
     first.release()
-    (failed,) = node.say_all()
+    (failed,) = node.updates()
     second.refused()
     second.release()
-    again, refused = node.say_all()
+    again, refused = node.updates()
     assert (again, refused.seq) == (failed, failed.seq + 1)
     assert failed.feedback is not None
     assert refused.feedback is not None
     assert (failed.feedback.failed, failed.feedback.refused) == (1, 0)
     assert (refused.feedback.failed, refused.feedback.refused) == (0, 1)
     node.apply(failed, granted=3)
-    again, plain = node.say_all()
+    again, plain = node.updates()
     assert (again, plain.feedback) == (refused, None)
     node.apply(plain, granted=3)
-    assert refused in node.say_all(), "a reply answers its own statement alone"
+    assert refused in node.updates(), "a reply answers its own update alone"
     node.apply(refused, granted=3)
-    assert [said.feedback for said in node.say_all()] == [None]
+    assert [update.feedback for update in node.updates()] == [None]
 
 
 def test_a_backoff_withdraws_grants_and_is_an_event(caplog: Log) -> None:
@@ -351,29 +351,31 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: Log) -> None:
     waiting = node.ask()
     refused.refused()
     refused.release()
-    assert (held.withdrawn, waiting.withdrawn) == (True, False), "before the server tells of it"
-    node.talk(granted=2, backoff=4.0)
+    assert (held.must_not_start, waiting.must_not_start) == (True, False), (
+        "before the server tells of it"
+    )
+    node.exchange(granted=2, backoff=4.0)
     assert observer.BackoffStarted("s", 4.0) in node.events
     assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
-    node.talk(granted=3)
-    assert (waiting.held, waiting.withdrawn) == (True, False)
+    node.exchange(granted=3)
+    assert (waiting.held, waiting.must_not_start) == (True, False)
     node.lease.on_pause(0, 0.0)
-    assert waiting.withdrawn, "all nodes are told"
+    assert waiting.must_not_start, "all nodes are told"
 
 
 def test_a_pause_is_reported_when_it_begins_when_it_grows_and_by_whom_it_was_caused() -> None:
     node = LoneNode()
     node.hold()
     (refused,) = node.hold()
-    node.talk(paused_at=7, pause_length=100.0)
-    node.talk(paused_at=7, pause_length=100.0)
-    node.talk(paused_at=7, pause_length=200.0)
+    node.exchange(paused_at=7, pause_length=100.0)
+    node.exchange(paused_at=7, pause_length=100.0)
+    node.exchange(paused_at=7, pause_length=200.0)
     begun = [event for event in node.events if isinstance(event, observer.PauseBegun)]
     assert begun == [observer.PauseBegun("s", 7, length) for length in (100.0, 200.0)]
     assert node.count(observer.PauseCaused) == 0, "another node caused it"
     refused.refused(retry_after=0.3)
     refused.release()
-    node.talk(granted=2, paused_at=7, pause_length=300.0)
+    node.exchange(granted=2, paused_at=7, pause_length=300.0)
     assert observer.PauseCaused("s", 7, 300.0, 0.3, True) in node.events
 
 
@@ -382,7 +384,7 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
     (held,) = node.hold()
     assert held.site_answered_at == -math.inf
     for ago in (5.0, 8.0):
-        node.talk(answered_ago=ago)
+        node.exchange(answered_ago=ago)
         assert held.site_answered_at == node.clock.now - 5.0, "another node's"
     node.pass_time(2.0)
     (own,) = node.hold()
@@ -395,52 +397,52 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
 def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
     node = LoneNode()
     first, second = node.ask(), node.ask()
-    said = node.say()
+    update = node.update()
     late = node.ask()
     node.pass_time(5.0)
-    assert node.say().wait_age == 5.0
+    assert node.update().wait_age == 5.0
     for retry_in in (None, 2.0):
-        node.apply(said, granted=1, retry_in=retry_in)
+        node.apply(update, granted=1, retry_in=retry_in)
         assert [one.waited for one in (first, second, late)] == [False, True, False]
     assert node.count(observer.PermitWaiting) == 1, "once"
     assert node.retries == [2.0]
-    node.lease.on_granted(said.term, 2)
+    node.lease.on_granted(update.lease_id, 2)
     assert second.wait == 5.0
     node.lease.on_new_epoch()
-    node.talk(granted=2)
-    assert late.waited, "the first reply under a new term says so"
+    node.exchange(granted=2)
+    assert late.waited, "the first reply under a new lease says so"
     late.release()
-    node.talk(granted=2, retry_in=2.0)
+    node.exchange(granted=2, retry_in=2.0)
     assert node.retries == [2.0], "nobody waits"
 
 
-def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None:
+def test_a_node_in_the_queue_says_at_the_window_s_end_how_many_more_wait() -> None:
     """Its place there does not depend on how many they are."""
     node = LoneNode()
     node.ask()
-    node.talk(granted=0, available=-1)
+    node.exchange(granted=0, available=-1)
     node.at_once.clear()
     more = [node.ask() for _ in range(3)]
     assert node.at_once == []
     assert all(permit.waited for permit in more)
     for _ in range(2):
         node.lease.on_window_end()
-        node.talk(granted=0, available=-1)
+        node.exchange(granted=0, available=-1)
         assert node.at_once == [True], "once"
     more[0].release()
     assert node.at_once == [True]
     node.lease.on_window_end()
     assert node.at_once == [True, True]
-    assert node.say().asked == 3
+    assert node.update().requested == 3
 
 
-@pytest.mark.parametrize("reason", ["given up", "handed on"])
+@pytest.mark.parametrize("reason", ["given up", "reused"])
 def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
     """Else the server would grant to a node without a use for it."""
     node = LoneNode()
     (held,) = node.hold(available=FULL)
     waiting = node.ask()
-    node.talk(granted=1, available=-1)
+    node.exchange(granted=1, available=-1)
     node.at_once.clear()
     (waiting if reason == "given up" else held).release()
-    assert (node.at_once, node.say().asked) == ([reason == "given up"], 1)
+    assert (node.at_once, node.update().requested) == ([reason == "given up"], 1)

@@ -1,4 +1,4 @@
-"""The script `sync`: statements twice, late or without sense, any names, and keys that are lost."""
+"""The script `sync`: updates twice, late or without sense, any names, and keys that are lost."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from redis.crc import key_slot
 from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.core import protocol
 from semaphore_middleware.core.calls import Store
-from semaphore_middleware.core.protocol import FEEDBACK, STATEMENT, Notification, Reply, Statement
+from semaphore_middleware.core.protocol import FEEDBACK, UPDATE, LeaseUpdate, Notification, Reply
 from semaphore_middleware.core.scripts import SYNC
 from semaphore_middleware.link.scripts import Call, run_scripts
 from semaphore_middleware.link.text import encoded
@@ -25,9 +25,9 @@ from tests.support.times import ENDLESS_S
 SCOPE, QUEUE = KEYS.of("s")
 
 
-async def answer(caller: Caller, statement: Statement) -> Reply:
+async def answer(caller: Caller, update: LeaseUpdate) -> Reply:
     """To exactly this; the node does not hear it."""
-    replies = await caller.send(statement)
+    replies = await caller.send(update)
     assert replies is not None
     return replies[0]
 
@@ -40,11 +40,11 @@ async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside)
     reply = await b.take("s", 3, limit=2)
     assert (reply.granted, reply.available, reply.limit, reply.retry_in) == (0, -4, 2, None)
     await a.give_back("s", 1, limit=2)
-    assert outside.told() == [("b", f"granted {b.book('s').term} 1 s")]
+    assert outside.notified() == [("b", f"granted {b.book('s').lease_id} 1 s")]
     # The one who gives back hears of its own grant in the reply, also of what it asks for there.
     assert (await b.renew("s", limit=2)).granted == 1
     assert (await a.give_back("s", 1, limit=2, take=1)).granted == 3
-    assert (outside.told(), outside.waiting()) == ([], {"a": 1, "b": 2})
+    assert (outside.notified(), outside.waiting()) == ([], {"a": 1, "b": 2})
 
 
 async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
@@ -60,36 +60,36 @@ async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
 
 
 def without_lease(look: Look) -> dict[str, dict[str, float]]:
-    return {node: account | {"lease_end": 0.0} for node, account in look.accounts.items()}
+    return {node: entry | {"lease_end": 0.0} for node, entry in look.entries.items()}
 
 
-# Twice, late, and of accounts that are gone -----------------------------------------------------
+# Twice, late, and of entries that are gone -----------------------------------------------------
 
 
-async def test_a_late_statement_changes_no_count(server: RedisServer, outside: Outside) -> None:
+async def test_a_late_update_changes_no_count(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
-    asked = a.statement("s", 2, asked=3)
+    request = a.next_update("s", 2, requested=3)
     for _ in range(3):
-        reply = await answer(a, asked)
-        assert (reply.term, reply.granted) == (asked.term, 2)
+        reply = await answer(a, request)
+        assert (reply.lease_id, reply.granted) == (request.lease_id, 2)
     await b.take("s", 3, limit=2)
     await a.renew("s", limit=2)
     a.book("s").returned = 1
-    returned = a.statement("s", 2)
+    returned = a.next_update("s", 2)
     for _ in range(3):
         await a.send(returned)
     assert (outside.held(), outside.waiting()) == ({"a": 1, "b": 1}, {"b": 2})
     (before,) = outside.look("s")
-    reply = await answer(a, asked)
+    reply = await answer(a, request)
     (after,) = outside.look("s")
     assert (reply.status, reply.granted, after.queue) == ("ok", 2, before.queue)
     assert (after.state, without_lease(after)) == (before.state, without_lease(before))
 
 
-async def test_a_late_statement_renews_the_lease(server: RedisServer, outside: Outside) -> None:
+async def test_a_late_update_renews_the_lease(server: RedisServer, outside: Outside) -> None:
     """Its node counts its deadline from it, once it is answered."""
     a = await Caller.join(server, "a")
-    late = a.statement("s", asked=1)
+    late = a.next_update("s", requested=1)
     await a.send(late)
     await a.renew("s")
     outside.client.hincrbyfloat(KEYS.epoch, "clock", 600 * ENDLESS_S)  # of 1000
@@ -98,29 +98,31 @@ async def test_a_late_statement_renews_the_lease(server: RedisServer, outside: O
     assert held.lease_left > 0.9 * ENDLESS_S
 
 
-async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
+async def test_who_claims_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
     """A server that was rolled back to a snapshot knows less than its nodes."""
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 1, limit=2)
     await b.take("s", 2, limit=2)
     outside.client.hset(KEYS.epoch, "from", 2**52)
-    await a.say("s", 2, asked=7, returned=6, believed=7)  # but for the recovery wait
+    await a.update("s", 2, requested=7, returned=6, granted_ack=7)  # but for the recovery wait
     assert outside.held() == {"a": 1, "b": 1}
     outside.end_recovery()
-    assert (await answer(a, a.statement("s", 2, asked=9, returned=6, believed=8))).status == "lost"
+    assert (
+        await answer(a, a.next_update("s", 2, requested=9, returned=6, granted_ack=8))
+    ).status == "lost"
     assert outside.held() == {"b": 2}
 
 
-async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: Outside) -> None:
+async def test_an_entry_that_is_gone_opens_anew(server: RedisServer, outside: Outside) -> None:
     """If nothing was held."""
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
-    await a.send(a.statement("s", returned=1))  # the reply is lost, the account closed
+    await a.send(a.next_update("s", returned=1))  # the reply is lost, the entry closed
     assert outside.in_use() == set()
-    reply = await a.say("s", asked=2, returned=1)
-    assert (reply.status, reply.term, reply.granted) == ("ok", 1, 2)
+    reply = await a.update("s", requested=2, returned=1)
+    assert (reply.status, reply.lease_id, reply.granted) == ("ok", 1, 2)
     for scope in ("s", "never used"):  # it gives back what nobody has
-        assert (await b.say(scope, asked=3, returned=3, believed=3)).status == "ok"
+        assert (await b.update(scope, requested=3, returned=3, granted_ack=3)).status == "ok"
     assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
 
 
@@ -147,21 +149,21 @@ async def test_where_no_script_stays_loaded_its_text_is_sent(
                 await FairSemaphore(proxy.url).open(wait=False)
 
 
-SENSE = dict.fromkeys(STATEMENT.names, 0.0) | {"term": 1, "seq": 9, "asked": 2}
+SENSE = dict.fromkeys(UPDATE.names, 0.0) | {"lease_id": 1, "seq": 9, "requested": 2}
 SENSE |= {"concurrency": 2, "burst": 1}
-COUNTS = STATEMENT.names[:7]
+COUNTS = UPDATE.names[:7]
 LIMIT_PARTS = ("concurrency", "delay", "interval", "burst")
 HUGE = 1e12 + 1
 NONSENSE: list[dict[str, float]] = [
-    {"returned": 3, "believed": 2, "asked": 4},
-    {"believed": 3, "asked": 2},
-    {"returned": -2, "believed": -1, "asked": -1},
-    {"pending": 1},
-    {"asked": HUGE, "believed": HUGE, "returned": HUGE},
-    *({part: 0.0} for part in ("term", "seq", "concurrency", "burst")),
-    *({part: -1.0} for part in ("term", "returned", "started", "pending")),
+    {"returned": 3, "granted_ack": 2, "requested": 4},
+    {"granted_ack": 3, "requested": 2},
+    {"returned": -2, "granted_ack": -1, "requested": -1},
+    {"unstarted": 1},
+    {"requested": HUGE, "granted_ack": HUGE, "returned": HUGE},
+    *({part: 0.0} for part in ("lease_id", "seq", "concurrency", "burst")),
+    *({part: -1.0} for part in ("lease_id", "returned", "started", "unstarted")),
     *({part: -1.0} for part in ("held_age", "wait_age", "start_age")),
-    *({part: HUGE} for part in ("term", "seq", "asked", "started", *LIMIT_PARTS)),
+    *({part: HUGE} for part in ("lease_id", "seq", "requested", "started", *LIMIT_PARTS)),
     {"concurrency": 1.5},
     {"burst": 1.5},
     *({part: -0.5} for part in ("delay", "jitter", "interval")),
@@ -173,19 +175,19 @@ NONSENSE: list[dict[str, float]] = [
 ]
 
 
-async def test_a_statement_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
+async def test_an_update_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for caller in (a, b):
         await caller.take("s", 2, limit=2)
     before = outside.look("s")
-    packed = [STATEMENT.pack(*(SENSE | wrong).values()) for wrong in NONSENSE]
-    sense = STATEMENT.pack(*SENSE.values())
+    packed = [UPDATE.pack(*(SENSE | wrong).values()) for wrong in NONSENSE]
+    sense = UPDATE.pack(*SENSE.values())
     too_short = [sense[:size] for size in (0, 1, len(sense) - 8, len(sense) - 1)]
     for wrong, text in zip([*NONSENSE, *too_short], [*packed, *too_short], strict=True):
         reply = await say_packed(a, text)
         assert (reply.status, reply.granted) == ("refused", 0), wrong
         assert outside.look("s") == before, wrong
-    assert outside.told() == []
+    assert outside.notified() == []
     assert (await say_packed(a, sense)).status == "ok"
 
 
@@ -193,8 +195,8 @@ async def test_feedback_without_sense_is_refused(server: RedisServer, outside: O
     a = await Caller.join(server, "a")
     await a.take("s", 2, limit=2)
     before = outside.look("s")
-    said = SENSE | {"believed": 2, "returned": 1}
-    numbers = STATEMENT.pack(*said.values())
+    totals = SENSE | {"granted_ack": 2, "returned": 1}
+    numbers = UPDATE.pack(*totals.values())
     wrong = [
         FEEDBACK.pack(*[number] * len(FEEDBACK.names)) for number in (math.nan, math.inf, -1.0)
     ]
@@ -204,12 +206,12 @@ async def test_feedback_without_sense_is_refused(server: RedisServer, outside: O
 
 
 async def say_packed(a: Caller, packed: bytes) -> Reply:
-    """What becomes of exactly this, as a's statement."""
+    """What becomes of exactly this, as a's update."""
     head = protocol.pack_head(600.0, 0.5)
     keys = (*KEYS.of_all, *KEYS.of("s"))
     call = Call(SYNC, keys, (head, "a", a.recovery.epoch, "job", packed))
     ((reply, _),) = await run_scripts(a.connection, [call])
-    return Reply.read(a.statement("s"), reply)
+    return Reply.read(a.next_update("s"), reply)
 
 
 # What somebody else has written -----------------------------------------------------------------
@@ -297,12 +299,14 @@ async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outsid
     assert len(keys) == 4 + 2 * len(NAMES), "the epoch, rules, their changes, index; two a scope"
     assert {key_slot(key) for key in keys} == {key_slot(b"semaphore")}
     await a.admin.reset("example.com")
-    outside.told()
+    outside.notified()
     for scope in NAMES:
         await a.give_back(scope)
-    told = [(node, Notification.read(encoded(text))) for node, text in outside.told()]
-    terms = [(scope, b.book(scope).term) for scope in NAMES]
-    assert told == [("b", Notification("granted", scope, (term, 1))) for scope, term in terms]
+    told = [(node, Notification.read(encoded(text))) for node, text in outside.notified()]
+    leases = [(scope, b.book(scope).lease_id) for scope in NAMES]
+    assert told == [
+        ("b", Notification("granted", scope, (lease_id, 1))) for scope, lease_id in leases
+    ]
     for scope in NAMES:
         await b.renew(scope)
         await b.give_back(scope)
@@ -315,7 +319,7 @@ async def test_any_string_names_a_node(server: RedisServer, outside: Outside) ->
         await a.take("s")
         await b.take("s")
         await a.give_back("s")
-        assert outside.told() == [(name, f"granted {b.book('s').term} 1 s")]
+        assert outside.notified() == [(name, f"granted {b.book('s').lease_id} 1 s")]
         assert [one.node for one in (await a.inspect("s")).members] == [name]
         await b.renew("s")
         await b.give_back("s")
@@ -334,7 +338,7 @@ def queue_strangers(outside: Outside) -> None:
 MISFORTUNES: dict[str, Callable[[Outside], object]] = {
     "queue lost": lambda it: it.client.delete(QUEUE),
     "leases over": lambda it: it.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S),
-    "accounts lost": lambda it: it.client.hdel(SCOPE, *(f"node:n{i}" for i in range(CROWD))),
+    "entries lost": lambda it: it.client.hdel(SCOPE, *(f"node:n{i}" for i in range(CROWD))),
     "strangers": queue_strangers,
     "waits for nothing": lambda it: it.client.zadd(QUEUE, {"a": -1}),
 }
@@ -343,8 +347,8 @@ MISFORTUNES: dict[str, Callable[[Outside], object]] = {
 @pytest.mark.parametrize(
     "names",
     [
-        *(("queue lost", "leases over"), ("leases over", "queue lost"), ("accounts lost",)),
-        *(("accounts lost", "queue lost"), ("waits for nothing",), ("strangers", "leases over")),
+        *(("queue lost", "leases over"), ("leases over", "queue lost"), ("entries lost",)),
+        *(("entries lost", "queue lost"), ("waits for nothing",), ("strangers", "leases over")),
     ],
 )
 async def test_every_call_returns_and_in_the_end_somebody_is_served(
@@ -352,9 +356,9 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
-    statement = a.statement("s", term=1, seq=1, asked=1, believed=0, started=0)
+    update = a.next_update("s", lease_id=1, seq=1, requested=1, granted_ack=0, started=0)
     for i in range(CROWD):
-        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, [statement])
+        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, [update])
     assert outside.client.zcard(QUEUE) == CROWD
     for name in names:
         MISFORTUNES[name](outside)
@@ -375,16 +379,16 @@ async def test_no_call_looks_at_the_crowds_of_many_scopes(
     """Else one call would hold the server for seconds."""
     a = await Caller.join(server, "a")
     scopes = ["s1", "s2", "s3"]
-    said = {"term": 1, "seq": 1, "asked": 1, "believed": 0, "started": 0}
-    statements = [a.statement(scope, 2 * CROWD, **said) for scope in scopes]
+    totals = {"lease_id": 1, "seq": 1, "requested": 1, "granted_ack": 0, "started": 0}
+    updates = [a.next_update(scope, 2 * CROWD, **totals) for scope in scopes]
     for i in range(CROWD):
-        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, statements)
+        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, updates)
     seen = await a.admin.survey()
     assert [(scope.scope, scope.held) for scope in seen] == [(scope, CROWD) for scope in scopes]
     outside.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S)
     for left in (2, 1, 0):
         before = server.calls("hgetall")
-        await a.send(*(a.statement(scope, 2 * CROWD) for scope in scopes))
+        await a.send(*(a.next_update(scope, 2 * CROWD) for scope in scopes))
         assert server.calls("hgetall") == before + 1
         assert sum(bool(outside.held(scope)) for scope in scopes) == left
 
@@ -395,7 +399,7 @@ async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside:
     await b.take("s")
     outside.client.delete(QUEUE)
     await a.give_back("s")
-    assert outside.told() == [("b", f"granted {b.book('s').term} 1 s")]
+    assert outside.notified() == [("b", f"granted {b.book('s').lease_id} 1 s")]
 
 
 async def test_the_first_is_told_to_fetch_the_rest(server: RedisServer, outside: Outside) -> None:
@@ -405,7 +409,7 @@ async def test_the_first_is_told_to_fetch_the_rest(server: RedisServer, outside:
         await node.take("s", most, limit=most)
     await a.give_back("s", most, limit=most)
     assert sum(outside.held().values()) == CROWD
-    assert outside.told()[-1] == ("b", "retry 0 s")
+    assert outside.notified()[-1] == ("b", "retry 0 s")
 
 
 async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:

@@ -42,8 +42,10 @@ def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
     assert server.members() == {}
 
 
-@pytest.mark.parametrize("turn", [ENDLESS_S, 0])
-async def test_requests_follow_each_other_in_their_order(server: RedisServer, turn: float) -> None:
+@pytest.mark.parametrize("window", [ENDLESS_S, 0])
+async def test_requests_follow_each_other_in_their_order(
+    server: RedisServer, window: float
+) -> None:
     recorder = Recorder()
     order: list[int] = []
 
@@ -52,12 +54,12 @@ async def test_requests_follow_each_other_in_their_order(server: RedisServer, tu
             order.append(number)
             await asyncio.sleep(0)
 
-    async with FairSemaphore(server.url, turn=turn, observers=[recorder]) as semaphore:
+    async with FairSemaphore(server.url, reuse_window=window, observers=[recorder]) as semaphore:
         await asyncio.gather(*map(work, range(100)))
-        assert turn == 0 or server.calls("evalsha") < 50
+        assert window == 0 or server.calls("evalsha") < 50
     assert order == list(range(100))
     grants = [event for event in recorder.events if isinstance(event, PermitGranted)]
-    assert [grant.handed_on for grant in grants] == [False] + 99 * [turn > 0]
+    assert [grant.reused for grant in grants] == [False] + 99 * [window > 0]
     assert server.members() == {}
 
 

@@ -16,26 +16,26 @@ import pytest
 
 from lab.simulation.world import BEGIN_S
 from semaphore_middleware.core.observer import Observers, ProcessStalled
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import LeaseUpdate, Reply
+from semaphore_middleware.core.session import Session
 from semaphore_middleware.core.update_queue import (
     BUSY_SPACING_S,
     LEASES_AT_ONCE,
     SPACING_S,
     TIMER_LAG_S,
 )
-from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.protocol import Reply, Statement
-from semaphore_middleware.core.session import Session
 from semaphore_middleware.link.connection import CallTimeoutError
-from semaphore_middleware.link.renewal_thread import Beat
 from semaphore_middleware.link.lease import RENEWAL
+from semaphore_middleware.link.renewal_thread import Beat
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, WINDOW_S
 from tests.support import nodes
 from tests.support.crawls import Log
 from tests.support.simulated import in_simulated_time
 
 LIMIT = Limit(9)
-OPTIONS = replace(nodes.OPTIONS, lease=LEASE_S, turn=TURN_S)
+OPTIONS = replace(nodes.OPTIONS, lease=LEASE_S, reuse_window=WINDOW_S)
 RENEWAL_S = RENEWAL * LEASE_S
 CALL_TIMEOUT_S = LEASE_S / 6
 
@@ -45,7 +45,7 @@ NOBODY: Any = None  # a semaphore that no observer looks at
 @dataclass
 class FakeConnection:
     listen: Callable[..., Any]
-    life: str = ""
+    incarnation: str = ""
     is_open: bool = True
     has_read_only_scripts: bool = True
 
@@ -74,13 +74,13 @@ class FakeServer:
         self.call_timeout = CALL_TIMEOUT_S
         self.is_one_name = False
         self.recovery = self
-        self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
+        self.calls: list[tuple[float, Sequence[LeaseUpdate]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
         self.is_silent = False
         self.is_deaf = False
         self.is_in_another_epoch = False
         self.connections: list[FakeConnection] = []
-        self.looks = 0  # at the server's life
+        self.checks = 0  # of the server's incarnation
         self.epoch = b"one"
         self.is_waiting = False
         self.wall = 0.0
@@ -96,7 +96,7 @@ class FakeServer:
         pass
 
     async def join_epoch(self, _: object) -> None:
-        self.looks += 1
+        self.checks += 1
 
     async def listen(self, _: object, __: float, tell: Callable[[bytes | None], None]) -> None:
         self.tell = tell
@@ -105,26 +105,30 @@ class FakeServer:
             asyncio.get_running_loop().call_soon(tell, b"echo")
         await asyncio.Event().wait()
 
-    async def sync(self, _: object, said: Sequence[Statement], look: bool) -> list[Reply] | None:
+    async def sync(
+        self, _: object, updates: Sequence[LeaseUpdate], check: bool
+    ) -> list[Reply] | None:
         if self.is_in_another_epoch:
             self.is_in_another_epoch = False
             return None
-        self.calls.append((asyncio.get_running_loop().time() - BEGIN_S, said))
-        self.looks += look
+        self.calls.append((asyncio.get_running_loop().time() - BEGIN_S, updates))
+        self.checks += check
         if self.is_silent:
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise CallTimeoutError("no answer")
         await asyncio.sleep(self.round_trip)
-        return [self._reply(one) for one in said]
+        return [self._reply(one) for one in updates]
 
-    async def repeat(self, _: object, __: bytes, said: Sequence[Statement]) -> list[Reply] | None:
-        return None if self.is_in_another_epoch else [self._reply(one) for one in said]
+    async def repeat(
+        self, _: object, __: bytes, updates: Sequence[LeaseUpdate]
+    ) -> list[Reply] | None:
+        return None if self.is_in_another_epoch else [self._reply(one) for one in updates]
 
-    def _reply(self, said: Statement) -> Reply:
-        most = said.asked if self.granted is None else self.granted
-        granted = max(said.believed, min(said.asked, most))
+    def _reply(self, update: LeaseUpdate) -> Reply:
+        most = update.requested if self.granted is None else self.granted
+        granted = max(update.granted_ack, min(update.requested, most))
         parts: dict[str, Any] = {**REPLY, **self.changes}
-        return Reply(said, term=said.term, granted=granted, **parts)
+        return Reply(update, lease_id=update.lease_id, granted=granted, **parts)
 
     @property
     def times(self) -> list[float]:
@@ -133,8 +137,8 @@ class FakeServer:
 
     @property
     def sizes(self) -> list[int]:
-        """How many statements each of them had."""
-        return [len(said) for _, said in self.calls]
+        """How many updates each of them had."""
+        return [len(update) for _, update in self.calls]
 
 
 class Setup:
@@ -163,7 +167,7 @@ class Setup:
         await self.session.stop(until=self.loop.time() + 2.0)
 
     def ask(self, scope: str = "s") -> Permit:
-        return self.session.outbox.request(scope, LIMIT)
+        return self.session.updates.request(scope, LIMIT)
 
     async def hold(self, scope: str = "s") -> Permit:
         permit = self.ask(scope)
@@ -222,25 +226,25 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
         first.release()
         await settle()
         assert setup.server.times == pytest.approx([now, now + 1.0, now + 2.0])
-        said = [one[-1] for _, one in setup.server.calls]
-        assert [(one.asked, one.returned) for one in said] == [(2, 0), (5, 0), (5, 1)]
+        updates = [one[-1] for _, one in setup.server.calls]
+        assert [(one.requested, one.returned) for one in updates] == [(2, 0), (5, 0), (5, 1)]
 
 
 @in_simulated_time
-async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends() -> None:
+async def test_what_nobody_has_used_is_returned_when_the_window_of_all_leases_ends() -> None:
     async with Setup() as setup:
-        await asyncio.sleep(1.5 * TURN_S)
+        await asyncio.sleep(1.5 * WINDOW_S)
         for permit in [await setup.hold(scope) for scope in "aab"]:
             permit.release()
-        await asyncio.sleep(TURN_S)
+        await asyncio.sleep(WINDOW_S)
         permit = setup.ask("a")
         permit._begin()
         permit.release()
-        await asyncio.sleep(TURN_S)
-        assert setup.server.times == pytest.approx([3 * TURN_S]), "in one call"
-        assert [said.returned for said in setup.server.calls[0][1]] == [1, 1], "one was used"
-        await asyncio.sleep(TURN_S)
-        assert setup.session.outbox.leases == {}
+        await asyncio.sleep(WINDOW_S)
+        assert setup.server.times == pytest.approx([3 * WINDOW_S]), "in one call"
+        assert [update.returned for update in setup.server.calls[0][1]] == [1, 1], "one was used"
+        await asyncio.sleep(WINDOW_S)
+        assert setup.session.updates.leases == {}
 
 
 @in_simulated_time
@@ -251,7 +255,7 @@ async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
         gaps = [later - time for time, later in pairwise(setup.server.times)]
         assert len(gaps) == 32
         assert max(gaps) <= RENEWAL_S + 0.001
-        assert setup.server.looks >= len(gaps), "is it still the server that it knows?"
+        assert setup.server.checks >= len(gaps), "is it still the server that it knows?"
         permit.release()
         await asyncio.sleep(LEASE_S)
         setup.server.calls.clear()
@@ -270,7 +274,7 @@ async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew
         waiting = setup.ask("other")
         await waiting._granted
         assert not subscription.is_open
-        assert {said.scope for _, one in setup.server.calls for said in one} == {"s", "other"}
+        assert {update.scope for _, one in setup.server.calls for update in one} == {"s", "other"}
         assert not permit.lost
         permit.release()
         waiting.release()
@@ -294,7 +298,9 @@ async def test_a_node_asks_again_when_told(reply: float | None, channel: float |
 
 @pytest.mark.parametrize("heard", [None, b"changed"])
 @in_simulated_time
-async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes | None) -> None:
+async def test_after_missed_messages_and_a_change_of_rules_all_is_sent_again(
+    heard: bytes | None,
+) -> None:
     async with Setup() as setup:
         held = await setup.hold()
         setup.server.granted = 1
@@ -303,7 +309,7 @@ async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes 
         setup.server.calls.clear()
         setup.server.tell(heard)
         held.release()
-        assert (waiting._stage is Stage.HELD) == (heard is None), "a new rule ends turns"
+        assert (waiting._stage is Stage.HELD) == (heard is None), "a new rule ends reuse"
         setup.server.granted = None
         await settle()
         assert setup.server.sizes == [1]
@@ -314,7 +320,7 @@ async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
     async with Setup() as setup:
         held = await setup.hold()
         setup.server.tell(b"backoff 1 0 s")
-        assert held.withdrawn
+        assert held.must_not_start
         held.release()
 
 
@@ -326,7 +332,7 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
             setup.ask(scope)
         await settle()
         assert setup.server.sizes == [LEASES_AT_ONCE, LEASES_AT_ONCE, 1]
-        assert [one.scope for _, said in setup.server.calls for one in said] == scopes
+        assert [one.scope for _, updates in setup.server.calls for one in updates] == scopes
 
 
 @in_simulated_time
@@ -343,7 +349,7 @@ async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
 
 
 @in_simulated_time
-async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> None:
+async def test_the_renewal_thread_moves_a_deadline_only_for_what_is_still_there() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
         lease, session = permit._lease, setup.session
@@ -353,7 +359,7 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
 
         async def repeat() -> tuple[bool, float]:
             setup.loop.world.now += 1.0  # as it blocks
-            session.outbox.handover.kept = {}
+            session.updates.renewal_snapshot.kept = {}
             is_kept = await session._repeat(setup.server.connect)  # type: ignore[arg-type]
             lease.is_expired(math.inf)
             return is_kept, lease.deadline
@@ -364,17 +370,17 @@ async def test_the_keeper_moves_a_deadline_only_for_what_is_still_there() -> Non
         kept, moved = await repeat()
         assert (kept, moved > before) == (True, True)
         for status in ("lost", "old", "refused", "unreadable"):
-            session._ended_terms.clear()
+            session._ended_leases.clear()
             setup.server.changes = {"status": status}
             assert await repeat() == (False, moved)
         setup.server.changes = {}
-        assert await repeat() == (False, moved), "never again under this term"
-        session.outbox.leases["s"].lose_all("was lost")
-        assert session._ended_terms
+        assert await repeat() == (False, moved), "never again under this lease"
+        session.updates.leases["s"].lose_all("was lost")
+        assert session._ended_leases
         permit.release()
         await setup.hold()
         await repeat()
-        assert not session._ended_terms, "nor is it remembered when another has begun"
+        assert not session._ended_leases, "nor is it remembered when another has begun"
 
 
 @in_simulated_time

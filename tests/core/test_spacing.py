@@ -17,10 +17,10 @@ SLOW = Limit(5, delay=HOUR)
 RATED = Limit(50, rate="1/h", burst=3)
 
 
-def told_to_retry(outside: Outside) -> list[str]:
+def notified_to_retry(outside: Outside) -> list[str]:
     """The nodes that were told to come back; they were told nothing else."""
     told = []
-    for node, text in outside.told():
+    for node, text in outside.notified():
         word, wait, scope = text.split()
         assert (word, scope) == ("retry", "s")
         assert 0 < int(wait) <= 1000 * HOUR
@@ -56,7 +56,7 @@ async def test_so_many_start_and_the_next_one_is_told_when(
     server: RedisServer, outside: Outside, limit: Limit, steps: list[tuple[float, int, float]]
 ) -> None:
     a = await Caller.join(server, "a")
-    a.book("s").asked = 30
+    a.book("s").requested = 30
     granted = 0
     for hours, starts, wait in steps:
         move(outside, hours * HOUR) if hours else None
@@ -65,7 +65,7 @@ async def test_so_many_start_and_the_next_one_is_told_when(
         assert reply.is_counted
         assert_waits(reply, granted, wait * HOUR)
         await a.give_back("s", starts, limit=limit)
-    assert outside.told() == []
+    assert outside.notified() == []
 
 
 @pytest.mark.parametrize(("jitter", "least", "most"), [(0, 1, 1), (0.5, 0.5, 1.5), (1, 0, 2)])
@@ -80,28 +80,30 @@ async def test_jitter_varies(server: RedisServer, jitter: float, least: float, m
     assert max(waits) - min(waits) >= 0.5 * (most - least)  # 50 draws: one run in 10^13 is closer
 
 
-async def test_the_first_is_told_once_when_to_return(server: RedisServer, outside: Outside) -> None:
+async def test_the_first_is_notified_once_when_to_return(
+    server: RedisServer, outside: Outside
+) -> None:
     a, b, c, d = [await Caller.join(server, name) for name in "abcd"]
     for caller in (a, b, c, d):
         assert ((await caller.take("s", limit=SLOW)).retry_in is None) == (caller is not b)
     for _ in range(3):
         await d.give_up("s", limit=SLOW)
         await d.take("s", limit=SLOW)
-    assert told_to_retry(outside) == []
+    assert notified_to_retry(outside) == []
     await b.give_up("s", limit=SLOW)
-    assert told_to_retry(outside) == ["c"]
+    assert notified_to_retry(outside) == ["c"]
     await b.take("s", limit=SLOW)
     await c.give_up("s", limit=SLOW)
     await d.give_up("s", limit=SLOW)
-    assert told_to_retry(outside) == ["d", "b"], "who was told before, too"
+    assert notified_to_retry(outside) == ["d", "b"], "who was notified before, too"
     outside.start_is_due()
     assert (await b.renew("s", limit=SLOW)).granted == 1
     await b.renew("s", limit=Limit(1))  # full: c waits for a permit, and not for time
     assert (await c.take("s", limit=SLOW)).retry_in is None
     for caller in (a, b):
-        assert told_to_retry(outside) == []
+        assert notified_to_retry(outside) == []
         await caller.give_back("s", limit=SLOW)
-    assert told_to_retry(outside) == ["c"]
+    assert notified_to_retry(outside) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ async def test_the_first_is_told_once_when_to_return(server: RedisServer, outsid
         (Limit(5, delay=0.9 * HOUR), Limit(5, delay=HOUR, jitter=1), 0.9, 1.1),
     ],
 )
-async def test_the_longest_delay_and_the_longest_least_gap_in_use_win(
+async def test_the_longest_delay_and_the_longest_least_interval_in_use_win(
     server: RedisServer, outside: Outside, first: Limit, then: Limit, least: float, most: float
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
@@ -131,7 +133,7 @@ async def test_the_longest_delay_and_the_longest_least_gap_in_use_win(
 
 async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
-    for caller, limit, in_force in (
+    for caller, limit, effective in (
         (a, Limit(9), (None, None)),  # who names none asks for none
         (a, Limit(9, rate="60/m", burst=5), ("1/s", 5)),
         (b, Limit(9, rate="2/m", burst=9), ("2/m", 5)),
@@ -139,13 +141,16 @@ async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisSe
     ):
         await caller.take("s", limit=limit)
         seen = await a.inspect("s")
-        assert (seen.force.rate, seen.force.burst if seen.force.rate else None) == in_force
+        assert (
+            seen.effective.rate,
+            seen.effective.burst if seen.effective.rate else None,
+        ) == effective
 
 
 async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
     """Starts that begin later: their requests wait for permits of other scopes."""
-    caller.book("s").asked += n
-    assert (await caller.say("s", limit, pending=0, started=0)).granted == n
+    caller.book("s").requested += n
+    assert (await caller.update("s", limit, unstarted=0, started=0)).granted == n
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])
@@ -154,18 +159,20 @@ async def test_an_unused_start_is_given_on(server: RedisServer, limit: Limit, st
     await take_pending(a, starts, limit)
     await b.take("s", 2, limit=limit)
     a.book("s").returned = 1
-    await a.say("s", limit, started=starts - 1)
+    await a.update("s", limit, started=starts - 1)
     assert_waits(await b.renew("s", limit=limit), 1, HOUR)
 
 
-async def test_nothing_starts_before_a_pending_start(server: RedisServer, outside: Outside) -> None:
+async def test_nothing_starts_before_an_unstarted_request(
+    server: RedisServer, outside: Outside
+) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 1, SLOW)
     reply = await b.take("s", limit=SLOW)
     assert (reply.granted, reply.retry_in) == (0, None), "no time is known"
     for _ in range(2):  # it begins; that is heard twice, and counts once
-        await a.say("s", SLOW, pending=0, started=1)
-    assert outside.told() == [("b", "retry 3600000 s")]
+        await a.update("s", SLOW, unstarted=0, started=1)
+    assert outside.notified() == [("b", "retry 3600000 s")]
     outside.start_is_due()
     assert (await b.renew("s", limit=SLOW)).granted == 1
 
@@ -180,28 +187,28 @@ async def test_a_start_that_is_reported_late_counts_from_when_it_began(
     await take_pending(a, 1, SLOW)
     granted_at = float(outside.state()["granted_at"])
     outside.edit("s", "state", granted_at=granted_at - 1000 * 1800)
-    await a.say("s", SLOW, pending=0, started=1, start_age=age)
+    await a.update("s", SLOW, unstarted=0, started=1, start_age=age)
     assert_waits(await b.take("s", limit=SLOW), 0, left)
 
 
-async def test_pending_starts_count_in_a_burst(server: RedisServer) -> None:
+async def test_unstarted_requests_count_in_a_burst(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 2, RATED)
-    b.book("s").asked = 2
+    b.book("s").requested = 2
     for have_begun in (False, True):
         if have_begun:
-            await a.say("s", RATED, pending=0, started=2)
+            await a.update("s", RATED, unstarted=0, started=2)
         assert_waits(await b.renew("s", limit=RATED), 1, HOUR)
 
 
-@pytest.mark.parametrize("end", ["lease", "term", "evicted"])
+@pytest.mark.parametrize("end", ["lease", "lease id", "evicted"])
 async def test_who_is_gone_may_have_begun(server: RedisServer, outside: Outside, end: str) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 1, SLOW)
     await b.take("s", limit=SLOW)
     if end == "lease":
         outside.end_leases("a", "s")
-    elif end == "term":
+    elif end == "lease id":
         a.lose("s")
         await a.renew("s", limit=SLOW)
     else:
@@ -234,7 +241,7 @@ async def test_what_an_idle_site_waits_for_goes_on_while_nobody_calls_but_not_in
     if what == "reconnect":
         await a.begin_epoch()
     if what == "silence":
-        a.store._heard_at -= half
+        a.store._answered_at -= half
     if what == "others":
         a = await Caller.join(server, "b", lease=LEASE)
     left = half if what in ("others", "silence") else whole

@@ -184,7 +184,7 @@ def in_child(semaphore: SyncSemaphore, results: Connection) -> None:
 
 
 def test_a_forked_child_is_a_node_of_its_own(server: RedisServer) -> None:
-    with SyncSemaphore(server.url, turn=0) as semaphore:
+    with SyncSemaphore(server.url, reuse_window=0) as semaphore:
         with semaphore.permit("s", 1), forked(in_child, semaphore) as heard:
             name = heard().split()[3]
         assert name not in repr(semaphore)

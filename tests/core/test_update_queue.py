@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.core.observer import Observers, ProcessStalled
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.core.update_queue import (
     BATCH_DELAY_S,
     BUSY_SPACING_S,
     LEASES_AT_ONCE,
     SPACING_S,
     TIMER_LAG_S,
-    Outbox,
     OutgoingCall,
+    UpdateQueue,
 )
-from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
@@ -28,7 +28,7 @@ from tests.core.lone_node import (
     LEASE_S,
     REPLY,
     START_S,
-    TURN_S,
+    WINDOW_S,
     Clock,
 )
 from tests.support import nodes
@@ -56,34 +56,37 @@ class Timers(Clock):
         self.set.remove(timer)
 
 
-class LoneOutbox:
-    """An outbox whose clock only the test moves, with a server that grants what is asked for."""
+class LoneQueue:
+    """An updates whose clock only the test moves, with a server that grants what is asked for."""
 
-    def __init__(self, turn: float = TURN_S) -> None:
+    def __init__(self, window: float = WINDOW_S) -> None:
         self.clock = Timers()
         loop: Any = self.clock
         self.recorder = nodes.Recorder()
         observers = Observers([])
         observers._of_kind[ProcessStalled] = [self.recorder.on_event]
         self.is_woken = False
-        options = replace(nodes.OPTIONS, lease=LEASE_S, turn=turn)
-        self.outbox = Outbox("n", options, observers, loop, self._wake)
+        options = replace(nodes.OPTIONS, lease=LEASE_S, reuse_window=window)
+        self.updates = UpdateQueue("n", options, observers, loop, self._wake)
 
     def _wake(self) -> None:
         self.is_woken = True
 
     def ask(self, scope: str = "s") -> Permit:
-        return self.outbox.request(scope, LIMIT)
+        return self.updates.request(scope, LIMIT)
 
     def call(self, **reply: Any) -> OutgoingCall:
         """Make the next call, and apply its replies."""
         self.is_woken = False
-        call = self.outbox.next_call()
+        call = self.updates.next_call()
         replies = [
-            Reply(said, **{"term": said.term, "granted": said.asked, **REPLY, **reply})
-            for said in call.statements
+            Reply(
+                update,
+                **{"lease_id": update.lease_id, "granted": update.requested, **REPLY, **reply},
+            )
+            for update in call.updates
         ]
-        self.outbox.on_replies(call, replies)
+        self.updates.on_replies(call, replies)
         return call
 
     def hold(self, scope: str = "s", **reply: Any) -> Permit:
@@ -114,12 +117,12 @@ class LoneOutbox:
 
 
 def scopes(call: OutgoingCall) -> list[str]:
-    return [statement.scope for statement in call.statements]
+    return [update.scope for update in call.updates]
 
 
 @pytest.mark.parametrize(("is_busy", "spacing"), [(False, SPACING_S), (True, BUSY_SPACING_S)])
 def test_a_request_sends_at_once_but_calls_are_apart(is_busy: bool, spacing: float) -> None:
-    node = LoneOutbox()
+    node = LoneQueue()
     node.ask()
     assert node.is_woken
     node.call()
@@ -139,7 +142,7 @@ def test_a_request_sends_at_once_but_calls_are_apart(is_busy: bool, spacing: flo
 
 
 def test_a_request_does_not_wait_for_the_batch_of_what_nobody_waits_for() -> None:
-    node = LoneOutbox(turn=0.0)
+    node = LoneQueue(window=0.0)
     node.hold().release()
     now = node.clock.now
     node.ask("other")
@@ -150,8 +153,8 @@ def test_a_request_does_not_wait_for_the_batch_of_what_nobody_waits_for() -> Non
     assert not node.is_woken, "all was sent"
 
 
-def test_a_full_site_s_statements_are_sent_at_once_by_a_busy_node_too() -> None:
-    node = LoneOutbox()
+def test_a_full_site_s_updates_are_sent_at_once_by_a_busy_node_too() -> None:
+    node = LoneQueue()
     node.hold(available=FULL)
     node.keep_busy()
     node.is_woken = False
@@ -159,33 +162,33 @@ def test_a_full_site_s_statements_are_sent_at_once_by_a_busy_node_too() -> None:
     assert node.is_woken
 
 
-def test_all_turns_end_together_at_a_multiple_of_their_length() -> None:
-    node = LoneOutbox()
-    node.clock.now += 0.3 * TURN_S
+def test_all_windows_end_together_at_a_multiple_of_their_length() -> None:
+    node = LoneQueue()
+    node.clock.now += 0.3 * WINDOW_S
     for scope in "ab":
         node.hold(scope).release()
-    end = START_S + TURN_S
+    end = START_S + WINDOW_S
     assert node.go_on(until=end) == [end]
     assert not node.is_woken, "both were used in it"
-    assert node.go_on(until=end + TURN_S) == [end + TURN_S]
-    assert [said.returned for said in node.call().statements] == [1, 1]
-    assert node.outbox.leases == {}, "nothing is held or wanted"
+    assert node.go_on(until=end + WINDOW_S) == [end + WINDOW_S]
+    assert [update.returned for update in node.call().updates] == [1, 1]
+    assert node.updates.leases == {}, "nothing is held or wanted"
 
 
-def test_without_turns_a_permit_goes_back_with_the_next_batch() -> None:
-    node = LoneOutbox(turn=0.0)
+def test_without_reuse_a_permit_goes_back_with_the_next_batch() -> None:
+    node = LoneQueue(window=0.0)
     node.hold().release()
     now = node.clock.now
     assert node.go_on(until=now + BATCH_DELAY_S) == [now + BATCH_DELAY_S]
-    assert [said.returned for said in node.call().statements] == [1]
+    assert [update.returned for update in node.call().updates] == [1]
 
 
 @pytest.mark.parametrize("waits", [(9.0, 4.0), (4.0, 9.0)])
 def test_the_latest_wait_counts_while_the_request_waits(waits: tuple[float, float]) -> None:
-    node = LoneOutbox()
+    node = LoneQueue()
     permit = node.ask()
     for wait in waits:
-        node.outbox.send_all()
+        node.updates.send_all()
         node.call(granted=0, available=FULL, retry_in=wait)
     now = node.clock.now
     assert node.go_on(until=now + waits[-1]) == [now + waits[-1] - TIMER_LAG_S]
@@ -195,106 +198,106 @@ def test_the_latest_wait_counts_while_the_request_waits(waits: tuple[float, floa
     node.is_woken = False
     node.go_on(until=node.clock.now + 1.0)
     assert scopes(node.call()) == ["s"], "it gave up"
-    assert not node.outbox.next_call().statements
+    assert not node.updates.next_call().updates
 
 
 def test_leases_are_renewed_every_third_of_a_lease_while_there_is_one_to_renew() -> None:
-    node = LoneOutbox(turn=0.0)
+    node = LoneQueue(window=0.0)
     permit = node.hold()
     for time in (START_S + RENEWAL_S, START_S + 2 * RENEWAL_S):
         node.go_on(until=time)
         call = node.call()
-        assert (scopes(call), call.look, call.sent) == (["s"], True, time)
-        assert not node.outbox.next_call().look, "once"
+        assert (scopes(call), call.checks_server, call.sent) == (["s"], True, time)
+        assert not node.updates.next_call().checks_server, "once"
     assert node.recorder.count(ProcessStalled) == 0
     permit.release()
     node.call()
     node.go_on(until=START_S + 9 * RENEWAL_S)
-    assert not node.outbox.next_call().look
+    assert not node.updates.next_call().checks_server
     now = node.clock.now
     node.ask()
     node.call()
     assert node.go_on(until=now + RENEWAL_S) == [now + RENEWAL_S], "it begins anew"
 
 
-def test_a_start_is_reported_in_the_middle_of_the_gap() -> None:
-    node = LoneOutbox(turn=0.0)
-    node.hold(gap=1.0, is_counted=True)
+def test_a_start_is_reported_in_the_middle_of_the_interval() -> None:
+    node = LoneQueue(window=0.0)
+    node.hold(interval=1.0, is_counted=True)
     now = node.clock.now
     assert node.go_on(until=now + 0.5) == [now + 0.5]
-    (said,) = node.call(gap=1.0).statements
-    assert (said.started, said.start_age) == (1, 0.5)
+    (update,) = node.call(interval=1.0).updates
+    assert (update.started, update.start_age) == (1, 0.5)
     assert node.go_on(until=now + 0.9) == [], "it is reported"
 
 
 def test_after_a_stall_all_is_sent_again() -> None:
-    """The keeper has taken back what waits."""
-    node = LoneOutbox()
+    """The renewal thread has taken back what waits."""
+    node = LoneQueue()
     node.hold()
     node.call()
     node.is_woken = False
-    node.outbox.on_stall(LEASE_S)
+    node.updates.on_stall(LEASE_S)
     assert (node.recorder.count(ProcessStalled), node.is_woken) == (1, True)
-    assert node.outbox.next_call().look
+    assert node.updates.next_call().checks_server
 
 
-def test_an_account_that_a_stall_has_ended_was_in_use_before_it() -> None:
+def test_a_lease_that_a_stall_has_ended_was_in_use_before_it() -> None:
     """Replies that came meanwhile are read before the stall is known."""
-    node = LoneOutbox(turn=0.0)
-    assert not node.outbox.was_in_use_since(-LEASE_S)
+    node = LoneQueue(window=0.0)
+    assert not node.updates.was_in_use_since(-LEASE_S)
     permit = node.hold()
     begun_at = node.clock.now
-    assert node.outbox.was_in_use_since(begun_at)
+    assert node.updates.was_in_use_since(begun_at)
     permit.release()
     node.go_on(until=begun_at + RENEWAL_S)
     node.call()
-    assert not node.outbox.leases
-    assert node.outbox.was_in_use_since(begun_at)
-    assert not node.outbox.was_in_use_since(node.clock.now + 1.0)
+    assert not node.updates.leases
+    assert node.updates.was_in_use_since(begun_at)
+    assert not node.updates.was_in_use_since(node.clock.now + 1.0)
 
 
-def test_the_keeper_repeats_what_was_sent_last_where_permits_are_held() -> None:
-    node = LoneOutbox(turn=0.0)
-    node.outbox.handover.begin_epoch(b"one")
+def test_the_renewal_thread_repeats_what_was_sent_last_where_permits_are_held() -> None:
+    node = LoneQueue(window=0.0)
+    node.updates.renewal_snapshot.begin_epoch(b"one")
     node.ask("waits")
-    node.outbox.next_call()
+    node.updates.next_call()
     held = node.hold()
     waiting = [node.ask() for _ in range(2)]
-    (latest,) = node.outbox.next_call().statements
-    epoch, (repeated,) = node.outbox.handover.to_repeat()
-    assert (latest.asked, latest.believed) == (3, 1)
-    assert (epoch, repeated) == (b"one", replace(latest, asked=1))
-    node.outbox.leases["s"].on_granted(latest.term, 2)
-    _, (repeated,) = node.outbox.handover.to_repeat()
-    assert repeated == replace(latest, asked=2, believed=2, pending=latest.pending + 1)
+    (latest,) = node.updates.next_call().updates
+    epoch, (repeated,) = node.updates.renewal_snapshot.to_repeat()
+    assert (latest.requested, latest.granted_ack) == (3, 1)
+    assert (epoch, repeated) == (b"one", replace(latest, requested=1))
+    node.updates.leases["s"].on_granted(latest.lease_id, 2)
+    _, (repeated,) = node.updates.renewal_snapshot.to_repeat()
+    assert repeated == replace(latest, requested=2, granted_ack=2, unstarted=latest.unstarted + 1)
     for permit in (held, *waiting):
         permit.release()
     node.call()
-    assert node.outbox.handover.to_repeat() == (b"one", [])
+    assert node.updates.renewal_snapshot.to_repeat() == (b"one", [])
     node.ask()
     node.call(granted=1)
-    node.outbox.handover.begin_epoch(b"two")
-    assert node.outbox.handover.to_repeat() == (b"two", [])
+    node.updates.renewal_snapshot.begin_epoch(b"two")
+    assert node.updates.renewal_snapshot.to_repeat() == (b"two", [])
 
 
-def test_the_keeper_repeats_what_has_feedback_and_no_reply() -> None:
-    node = LoneOutbox(turn=0.0)
-    node.outbox.handover.begin_epoch(b"one")
+def test_the_renewal_thread_repeats_what_has_feedback_and_no_reply() -> None:
+    node = LoneQueue(window=0.0)
+    node.updates.renewal_snapshot.begin_epoch(b"one")
     node.hold()
     refused = node.hold()
     node.ask()
     refused.refused(1.0)
     refused.release()
-    (first,) = node.outbox.next_call().statements
+    (first,) = node.updates.next_call().updates
     node.ask()
-    again, latest = node.outbox.next_call().statements
-    assert (first, first.asked, latest.asked) == (again, 3, 4)
-    _, repeated = node.outbox.handover.to_repeat()
-    assert repeated == [replace(one, asked=2, resting=0) for one in (first, latest)]
+    again, latest = node.updates.next_call().updates
+    assert (first, first.requested, latest.requested) == (again, 3, 4)
+    _, repeated = node.updates.renewal_snapshot.to_repeat()
+    assert repeated == [replace(one, requested=2, suspended=0) for one in (first, latest)]
 
 
 def test_permits_are_lost_at_the_deadline_and_the_next_one_is_checked() -> None:
-    node = LoneOutbox(turn=0.0)
+    node = LoneQueue(window=0.0)
     early = node.hold("a")
     node.clock.now += 1.0
     late = node.hold("b")
@@ -307,12 +310,12 @@ def test_permits_are_lost_at_the_deadline_and_the_next_one_is_checked() -> None:
     assert late.lost
     early.release()
     late.release()
-    assert not node.call().statements
-    assert node.outbox.leases == {}
+    assert not node.call().updates
+    assert node.updates.leases == {}
 
 
-def test_a_call_carries_no_more_accounts_than_can_be_answered_soon() -> None:
-    node = LoneOutbox()
+def test_a_call_carries_no_more_leases_than_can_be_answered_soon() -> None:
+    node = LoneQueue()
     names = [f"s{i}" for i in range(LEASES_AT_ONCE + 1)]
     for name in names:
         node.ask(name)
@@ -324,33 +327,33 @@ def test_a_call_carries_no_more_accounts_than_can_be_answered_soon() -> None:
 
 
 def test_after_a_time_out_calls_are_smaller_and_grow_again() -> None:
-    node = LoneOutbox()
+    node = LoneQueue()
     for i in range(5):
         node.ask(f"s{i}")
     for size in (5, 2, 1, 1):
-        node.outbox.send_all()
-        call = node.outbox.next_call()
-        assert len(call.statements) == size, "never none"
-        node.outbox.on_timeout(call)
+        node.updates.send_all()
+        call = node.updates.next_call()
+        assert len(call.updates) == size, "never none"
+        node.updates.on_timeout(call)
     sizes = []
     for _ in range(3):
-        node.outbox.send_all()
-        sizes.append(len(node.call().statements))
+        node.updates.send_all()
+        sizes.append(len(node.call().updates))
     assert sizes == [1, 2, 3]
 
 
 def test_a_node_that_closes_gives_everything_back_and_takes_no_more() -> None:
-    node = LoneOutbox()
+    node = LoneQueue()
     idle, running, waiting = node.hold(), node.hold(), node.ask()
     ended: list[Permit] = []
     running._watchers = (lambda: ended.append(running),)
-    node.outbox.give_all_back()
+    node.updates.give_all_back()
     assert idle._stage is Stage.RELEASED
     assert (ended, running.lost) == ([running], True)
     assert isinstance(waiting._granted.exception(), ClosedError)
     with pytest.raises(ClosedError):
         node.ask()
     running.release()
-    (said,) = node.call().statements
-    assert (said.asked, said.returned) == (2, 2)
-    assert node.outbox.leases == {}
+    (update,) = node.call().updates
+    assert (update.requested, update.returned) == (2, 2)
+    assert node.updates.leases == {}

@@ -23,7 +23,7 @@ from tests.support.shared_crawl import Node, looking_at
 NODES = 3
 PAGES = 60  # of the site
 LOSSES = "pages lost", "items lost", "above the limit"
-MOST_KILLS = 5  # in one crawl: a request that three nodes have died with is set aside
+MOST_KILLS = 5  # in one crawl: a request that three nodes have died with becomes a dead letter
 # Longer than a living node on a busy machine is silent.
 LEASES = ("-s", "CRAWL_LEASE=3", "-s", "SEMAPHORE_LEASE=3")
 
@@ -67,7 +67,7 @@ def _crawl_once(
         assert not any(node.wait() for node in running())
         with looking_at(server) as client:
             if result_of(Node(client, f"crawl-{feeds.name}", "operator").retry()):
-                start()  # for what was set aside
+                start()  # for the dead letters
                 assert nodes[-1].wait() == 0
         items = {url for feed in feeds.glob("pages/*.jsonl") for url in _urls_in(feed)}
         losses["crawls"] += 1

@@ -46,7 +46,7 @@ def test_pages_of_nodes_that_are_cut_off_while_they_are_stopping(
         site.open = True
         last = scrapy(*command)
         assert last.finishes()
-        assert "Set aside" not in last.log
+        assert "Dead letter" not in last.log
         assert site.record(HOST).missed == []
 
 
@@ -76,11 +76,11 @@ def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_pat
         assert scrapy(*command).wait() == -signal.SIGKILL
     last = scrapy(*command)
     assert last.wait() == 1
-    (line,) = (line for line in last.log.splitlines() if "Set aside" in line)
+    (line,) = (line for line in last.log.splitlines() if "Dead letter" in line)
     assert f"while it did nothing else: <GET {site.url}page/3>. scrapy frontier" in line
-    assert "has ended without the requests that are set aside: 1. scrapy" in last.log
+    assert "has ended without its dead letters: 1. scrapy" in last.log
     assert site.record(HOST).pages["/page/3"] == 3
     late = scrapy(*command)
-    assert late.fails_with("has ended without the requests that are set aside: 1.")
+    assert late.fails_with("has ended without its dead letters: 1.")
     beyond = {f"/page/{number}" for number in range(25, 33)}  # only that page links to these
     assert set(site.record(HOST).missed) <= beyond

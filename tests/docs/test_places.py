@@ -16,7 +16,7 @@ from semaphore_middleware import shared_crawl
 from tests.docs.pages import PATHS, page
 from tests.support.paths import REPOSITORY
 
-KERNEL = REPOSITORY / "semaphore_middleware"
+PACKAGE = REPOSITORY / "semaphore_middleware"
 PLACE = r"((?:`[^`]+`(?:, | and | or )?)+) in `([^`]+)`"
 """One or more words, and the file that they are in."""
 FILE = r"`([\w/.*-]+\.(?:py|lua|toml|js|html))`"
@@ -25,9 +25,9 @@ RULES = tomllib.loads((REPOSITORY / "lab" / "simulation" / "power.toml").read_te
 
 
 def file_of(name: str) -> Path:
-    """Of a path as the pages have it: of the repository, or of the kernel."""
+    """Of a path as the pages have it: of the repository, or of the package."""
     path = REPOSITORY / name
-    return path if path.exists() else KERNEL / name
+    return path if path.exists() else PACKAGE / name
 
 
 def rows_of(name: str, first: str) -> list[str]:

@@ -75,7 +75,7 @@ async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("with_keys", [True, False])
 async def test_a_slot_that_moves_is_a_loss_of_data(cluster: Cluster, with_keys: bool) -> None:
-    """If its keys come with it they are of another life of the server."""
+    """If its keys come with it they are of another incarnation of the server."""
     home = cluster.owner(SLOT)
     there = next(node for node in cluster.nodes if node is not home)
     seen = Recorder()

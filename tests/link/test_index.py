@@ -21,7 +21,7 @@ async def test_a_look_scans_no_keys(server: RedisServer) -> None:
     await a.admin.pause("paused")
     delayed = Limit(1, delay=60.0)
     await a.take("delayed", limit=delayed)
-    await a.say("delayed", delayed, started=1)
+    await a.update("delayed", delayed, started=1)
     await a.give_back("delayed", limit=delayed)
     scans = server.calls("scan")
     assert await surveyed(a) == {"in use", "paused", "delayed"}

@@ -1,4 +1,4 @@
-"""Sentinels tell where the master is: all are asked, and most are believed."""
+"""Sentinels tell where the master is: all are asked, and the majority counts."""
 
 import asyncio
 import logging
@@ -40,7 +40,9 @@ def watch(sentinels: Sentinels, master: RedisServer) -> None:
         sentinel.watch(master.tcp_port)
 
 
-async def test_most_that_answer_are_believed(masters: Masters, sentinels: Sentinels) -> None:
+async def test_the_majority_of_those_that_answer_counts(
+    masters: Masters, sentinels: Sentinels
+) -> None:
     master, old = masters
     watch(sentinels, master)
     sentinels[0].watch(old.tcp_port)
@@ -96,12 +98,12 @@ async def test_a_minority_does_not_replace_a_master(masters: Masters, sentinels:
     sentinels[0].watch(new.tcp_port)  # it is stale
     for gone in sentinels[1:]:
         gone.kill()
-    connection.look_for_master()
+    connection.check_master()
     assert connection._search
     await connection._search
     assert connection.is_open
     sentinels[1].start().watch(new.tcp_port)
-    connection.look_for_master()
+    connection.check_master()
     await connection._search
     assert not connection.is_open
 

@@ -142,7 +142,7 @@ async def connected(first: RedisServer, then: RedisServer) -> AsyncIterator[Conn
 
 async def look(connection: Connection) -> bool:
     """Whether the connection is left."""
-    connection.look_for_master()
+    connection.check_master()
     assert connection._search is not None
     await connection._search
     return not connection.is_open

@@ -7,7 +7,7 @@ from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 
 def test_feedback_is_summed_up() -> None:
     one_too_many = Feedback(
-        refused=True, retry_after=30.0, status=429, is_metered=True, quota_gap=0.5, what="429"
+        refused=True, retry_after=30.0, status=429, is_metered=True, quota_interval=0.5, what="429"
     )
     seen = [
         (Feedback(latency=0.1), 1.0),
@@ -25,7 +25,7 @@ def test_feedback_is_summed_up() -> None:
         failed=3,
         refused=5,
         metered=4,
-        quota_gap=0.5,
+        quota_interval=0.5,
         bad_age=7.0,
         answer_age=0.25,
         retry_after=30.0,

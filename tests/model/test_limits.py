@@ -223,7 +223,7 @@ def test_the_stricter_of_two_limits_is_one_under_which_both_hold(a: Limit, b: Li
     both = model.strictest(a, b)
     assert both.concurrency == min(a.concurrency, b.concurrency)
     assert both.delay == max(a.delay, b.delay)
-    assert both.least_gap == pytest.approx(max(a.least_gap, b.least_gap), abs=1e-6)
+    assert both.least_interval == pytest.approx(max(a.least_interval, b.least_interval), abs=1e-6)
     assert both.adaptive == (a.adaptive or b.adaptive)
     assert both.interval == max(a.interval, b.interval)
     assert both.burst == min((limit.burst for limit in (a, b) if limit.rate), default=1)

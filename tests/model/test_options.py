@@ -21,7 +21,7 @@ def test_the_keyword_arguments_are_the_rows() -> None:
     [
         ("lease", [0, -1, math.nan, math.inf, 86401]),
         ("recovery_wait", [-1, math.inf]),
-        ("turn", [-1, math.nan, "1"]),
+        ("reuse_window", [-1, math.nan, "1"]),
         ("prefix", ["", "a{b}"]),
         *(("job", [7]), ("backoff", [5]), ("history", [None])),
     ],

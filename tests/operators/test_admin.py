@@ -81,15 +81,15 @@ async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outsid
     c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]
     assert str(await a.inspect("s")) == "s: 0/- held, 0 waiting"
     await c.take("s", 3, limit=2)
-    await c.say("s", limit=2, held_age=7000.0, wait_age=5.0)
+    await c.update("s", limit=2, held_age=7000.0, wait_age=5.0)
     for caller in (dead, b):
         await caller.take("s", limit=2)
     outside.end_leases("dead", "s")
-    outside.told()
+    outside.notified()
     before = outside.dump()
     seen = await a.inspect("s")
     await a.inspect("never used")
-    assert (outside.dump(), outside.told()) == (before, [])
+    assert (outside.dump(), outside.notified()) == (before, [])
     counts = [(member.node, member.held, member.waiting) for member in seen.members]
     assert counts == [("node:b", 0, 1), ("c", 2, 1)], "the first holds fewer"
     for member in seen.members:

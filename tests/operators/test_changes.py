@@ -142,7 +142,7 @@ async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer)
     assert await nodes_at(server, LONG_NAME) == [("three", 1, 0), ("two", 1, 0)]
     async with Admin(server.url) as operator:
         seen = await operator.inspect(SITE)
-    assert (seen.limit, seen.limit_max, seen.force.delay) == (2, 2, 0)
+    assert (seen.limit, seen.limit_max, seen.effective.delay) == (2, 2, 0)
 
 
 async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:

@@ -102,7 +102,7 @@ async def test_a_program_that_waits_for_itself(server: RedisServer, caplog: Log)
 
 async def test_a_killed_holder(server: RedisServer, outside: Outside, caplog: Log) -> None:
     await (await Caller.join(server, "killed")).take("a")
-    end = outside.look("a")[0].accounts["killed"]["lease_end"]
+    end = outside.look("a")[0].entries["killed"]["lease_end"]
     outside.edit("a", "node:killed", lease_end=end - 500 * ENDLESS_S)  # half of it is over
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
@@ -219,7 +219,10 @@ def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
     ("changes", "text"),
     [
         ({"set_by": "ops"}, "The limit is 4, with a rule set by ops."),
-        ({"force": Limit(4, delay=30.0, rate="60/m")}, "The limit is 4, delay 30 s, rate 60/m."),
+        (
+            {"effective": Limit(4, delay=30.0, rate="60/m")},
+            "The limit is 4, delay 30 s, rate 60/m.",
+        ),
         ({"limit": 2, "limit_max": 8}, "The limit is 2, of at most 8."),
         ({"limit": None, "members": ()}, "The limit is unknown. Nobody holds a permit."),
         ({"reason": None}, "Permits are free: it is about to get one."),
@@ -236,7 +239,7 @@ def test_what_limits_a_site_and_what_is_in_the_way(changes: dict[str, Any], text
     assert text not in explanation(FULL, 61.3, 8)
 
 
-# Whose limit is in force ------------------------------------------------------------------------
+# Whose limit is effective ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", [Limit(1), Limit(8, delay=0.01), Limit(8, rate="50/s")])
@@ -281,7 +284,7 @@ async def test_who_wants_a_stricter_limit(
         ([], ""),
     ],
 )
-def test_whose_limit_is_in_force(asked: list[Limit], named: str) -> None:
+def test_whose_limit_is_effective(asked: list[Limit], named: str) -> None:
     nodes = zip("abcd", asked, strict=False)
     members = tuple(Member(node, 1, 0, 0.0, 0.0, 9.0, limit) for node, limit in nodes)
     seen = Inspection(HOST, 1, members)

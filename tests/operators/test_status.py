@@ -46,7 +46,7 @@ async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside:
     assert [line.split()[0] for line in ran.lines[1:5] if line] == [SITE, LONG_NAME, "node"]
     assert (await semaphore(server, "status", "--json", "--nodes")).status == 0
     assert outside.dump() == before
-    assert outside.told() == []
+    assert outside.notified() == []
 
 
 async def test_of_many_scopes_some_are_chosen(server: RedisServer) -> None:

@@ -17,19 +17,19 @@ LATENCY_S = 0.1
 
 
 class Visitor:
-    """Has as much in hand as it may, in rounds: all are granted, then all are answered."""
+    """Has as many requests open as it may, in rounds: all are granted, then all are answered."""
 
     def __init__(self, caller: Caller, capacity: int = LIMIT_MAX) -> None:
         self.caller = caller
         self.latency: Callable[[int], float] = lambda n: LATENCY_S * (2 if n > capacity else 1)
 
     async def round(self) -> int:
-        """How many were in hand; with more than the capacity, all were twice as slow."""
+        """How many were open; with more than the capacity, all were twice as slow."""
         await self.caller.take("s", LIMIT_MAX + 1, limit=LIMIT)
-        in_hand = self.caller.held("s")
-        await self.caller.give_up("s", LIMIT_MAX + 1 - in_hand, limit=LIMIT)
-        await answer(self.caller, *[Feedback(self.latency(in_hand))] * in_hand)
-        return in_hand
+        open_now = self.caller.held("s")
+        await self.caller.give_up("s", LIMIT_MAX + 1 - open_now, limit=LIMIT)
+        await answer(self.caller, *[Feedback(self.latency(open_now))] * open_now)
+        return open_now
 
     async def rounds(self, number: int) -> list[int]:
         return [await self.round() for _ in range(number)]
@@ -38,9 +38,9 @@ class Visitor:
 async def grown_visitor(server: RedisServer) -> Visitor:
     """At a site that takes all: one that has come to the configured limit."""
     visitor = Visitor(await Caller.join(server, "a"))
-    in_hand = await visitor.rounds(60)
-    assert in_hand[0] == 1
-    assert in_hand[-1] == max(in_hand) == LIMIT_MAX
+    open_now = await visitor.rounds(60)
+    assert open_now[0] == 1
+    assert open_now[-1] == max(open_now) == LIMIT_MAX
     return visitor
 
 
@@ -57,7 +57,7 @@ async def test_it_settles_near_what_the_site_can_take(server: RedisServer, capac
     await visitor.rounds(60)
     settled = await visitor.rounds(100)
     assert 0.8 * capacity <= mean(settled) <= 1.2 * capacity
-    slow = sum(in_hand > capacity for in_hand in settled)
+    slow = sum(open_now > capacity for open_now in settled)
     assert slow < 20, "it tries more now and then, not all the time"
     reply = await b.take("s", LIMIT_MAX, limit=LIMIT)  # one value for all, though it was idle
     assert capacity - 2 <= reply.limit == reply.granted <= capacity + 1
@@ -91,9 +91,9 @@ async def test_a_few_slow_pages_and_old_answers_do_not_decide(server: RedisServe
 async def test_a_site_that_is_always_slow_is_not_held_back_for_ever(server: RedisServer) -> None:
     visitor = await grown_visitor(server)
     visitor.latency = lambda _: 3 * LATENCY_S
-    in_hand = await visitor.rounds(300)
-    assert min(in_hand) == 1
-    assert in_hand[-1] == LIMIT_MAX
+    open_now = await visitor.rounds(300)
+    assert min(open_now) == 1
+    assert open_now[-1] == LIMIT_MAX
 
 
 async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer, outside: Outside) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from semaphore_middleware import SiteWalledError
+from semaphore_middleware import SiteBlockedError
 from semaphore_middleware.core import observer
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.model.feedback import Feedback
@@ -59,10 +59,10 @@ async def test_a_site_is_blocked_after_nothing_but_refusals_for_long(
     outside.end_backoff()
     await a.take("s", limit=LIMIT)
     await b.take("s", 9, limit=LIMIT)
-    outside.told()
+    outside.notified()
     reply = await report(a, Feedback(refused=True, status=403))
     assert bool(found_by(BlockedFinding, reply).shut) == is_blocked
-    told = [(node, text.split()) for node, text in outside.told() if text.startswith("blocked")]
+    told = [(node, text.split()) for node, text in outside.notified() if text.startswith("blocked")]
     assert [node for node, _ in told] == ["b"] * is_blocked, "others hear of it"
     for _, milliseconds, status, scope in (words for _, words in told):
         assert 1000 * LONG_S <= float(milliseconds) < 1000 * (LONG_S + 60)
@@ -97,7 +97,7 @@ async def test_one_request_a_pause_tries_a_blocked_site(
         reply = await report(a, asked_for(pause) if pause > 99 else REFUSED)
         assert reply.backoff == pause
         assert found_by(BlockedFinding, reply).shut
-        assert ((await a.inspect("s")).walled_for or 0) >= LONG_S
+        assert ((await a.inspect("s")).blocked_for or 0) >= LONG_S
 
 
 @pytest.mark.parametrize("end", ["good", "resume", "reset", "error", "failed"])
@@ -115,7 +115,7 @@ async def test_a_good_answer_ends_it_and_so_does_an_operator(
         await one_more(a, outside, outcomes[end])
         outside.end_backoff()
     is_over = end not in ("error", "failed")
-    assert ((await a.inspect("s")).walled_for is None) == is_over
+    assert ((await a.inspect("s")).blocked_for is None) == is_over
     granted = (await a.take("s", 9, limit=LIMIT)).granted - a.book("s").returned
     assert granted == (LIMIT.concurrency if is_over else 1)
 
@@ -125,10 +125,10 @@ async def test_who_waits_learns_why(server: RedisServer, outside: Outside) -> No
     await block(a, outside)
     reply = await b.take("s", limit=LIMIT)
     assert reply.reason is not None
-    assert (b.held("s"), reply.reason.name) == (0, "walled")
+    assert (b.held("s"), reply.reason.name) == (0, "blocked")
     for remains in (True, False):
         seen = await b.inspect("s")
-        assert (seen.state, seen.reason) == ("walled", reply.reason)
+        assert (seen.state, seen.reason) == ("blocked", reply.reason)
         assert (seen.wait is not None) == remains
         assert seen.why.startswith(reply.reason.sentence)
         outside.end_backoff()
@@ -141,21 +141,21 @@ async def test_who_waits_learns_why(server: RedisServer, outside: Outside) -> No
 def test_requests_for_a_blocked_site_fail_but_one_tries_it(is_told: bool) -> None:
     node, found = LoneNode(), BlockedFinding(665.0, 403)
     tries, waits = node.ask(), node.ask()
-    node.talk(granted=1, findings=NO_FINDINGS if is_told else findings(found))
+    node.exchange(granted=1, findings=NO_FINDINGS if is_told else findings(found))
     if is_told:
         node.at_once.clear()
         node.lease.on_finding(found)
     assert tries._granted.done()
     assert not tries._granted.exception()
     error = waits._granted.exception()
-    assert type(error) is SiteWalledError
+    assert type(error) is SiteBlockedError
     assert str(error) == (
-        "s is walled. It has refused all requests for 11 min, the last one with status 403; one "
+        "s is blocked. It has refused all requests for 11 min, the last one with status 403; one "
         "request after each pause tries it again"
     )
     assert node.at_once[-1] is True, "it wants no permit any more"
     waits.release()
-    assert node.say().asked == 1
+    assert node.update().requested == 1
     assert [one.permit for one in node.events if isinstance(one, observer.FailedAtOnce)] == [waits]
 
 
@@ -169,7 +169,7 @@ def test_the_node_that_finds_a_site_blocked_says_so_once(caplog: Log) -> None:
         tries.refused() if seconds else tries.answered(0.1)
         tries.release()
         now = findings(BlockedFinding(seconds))
-        node.talk(granted=1, backoff=4.0 if seconds else None, findings=now)
+        node.exchange(granted=1, backoff=4.0 if seconds else None, findings=now)
     assert [one for one in node.events if isinstance(one, SiteBlocked)] == [SiteBlocked("s", 600.0)]
-    assert sum("s is walled. It has" in message for message in caplog.messages) == 1
-    assert caplog.messages[-1] == "s is no longer walled."
+    assert sum("s is blocked. It has" in message for message in caplog.messages) == 1
+    assert caplog.messages[-1] == "s is no longer blocked."

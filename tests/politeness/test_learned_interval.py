@@ -1,4 +1,4 @@
-"""A site that meters starts teaches a gap between them. The simulation judges how well."""
+"""A site that meters starts teaches an interval between them. The simulation judges how well."""
 
 import math
 
@@ -19,8 +19,8 @@ from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 ANSWERED = 12
-SPAN_S = 60.0
-GAP_S = 1.02 * SPAN_S / ANSWERED
+MEASURED_S = 60.0
+INTERVAL_S = 1.02 * MEASURED_S / ANSWERED
 DAY_S = 86400.0
 
 
@@ -30,38 +30,38 @@ async def meter(caller: Caller, outside: Outside, refused: Feedback = REFUSED) -
     for _ in range(ANSWERED // 3):
         await one_more(caller, outside, GOOD, GOOD, GOOD)
     await one_more(caller, outside, refused, refused)
-    since = float(outside.look("s")[0].learned["incident_at"]) - 1000 * SPAN_S
-    outside.edit("s", "learned", span_since=since, span_rest=0)
+    since = float(outside.look("s")[0].learned["incident_at"]) - 1000 * MEASURED_S
+    outside.edit("s", "learned", window_since=since, window_rest=0)
     outside.end_backoff()
 
 
-async def learned_gap(caller: Caller, scope: str = "s") -> float:
+async def learned_interval(caller: Caller, scope: str = "s") -> float:
     """As an operator sees it; 0: none."""
-    return (await caller.inspect(scope)).learned_gap or 0.0
+    return (await caller.inspect(scope)).learned_interval or 0.0
 
 
 async def taught(caller: Caller) -> float:
-    """The gap, after one more start."""
+    """The interval, after one more start."""
     await caller.take("s", limit=LIMIT)
-    await caller.say("s", LIMIT, started=caller.book("s").asked)
-    return await learned_gap(caller)
+    await caller.update("s", LIMIT, started=caller.book("s").requested)
+    return await learned_interval(caller)
 
 
-async def test_it_is_the_mean_gap_of_the_answered_starts(
+async def test_it_is_the_mean_interval_of_the_answered_starts(
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await meter(a, outside)
-    assert await taught(a) == pytest.approx(GAP_S, rel=0.01)
+    assert await taught(a) == pytest.approx(INTERVAL_S, rel=0.01)
     reply = await b.take("s", limit=LIMIT)
-    assert (reply.granted, (reply.gap or 0) > 0) == (0, True)
+    assert (reply.granted, (reply.interval or 0) > 0) == (0, True)
     assert reply.reason is not None
-    assert reply.reason.name == "learned"
-    assert reply.retry_in == pytest.approx(GAP_S, abs=1.0)
+    assert reply.reason.name == "paced"
+    assert reply.retry_in == pytest.approx(INTERVAL_S, abs=1.0)
     seen = await b.inspect("s")
-    assert (seen.state, seen.reason) == ("learned", reply.reason)
-    assert seen.wait == pytest.approx(GAP_S, abs=1.0)
-    assert seen.next_start == pytest.approx(GAP_S, abs=1.0)
+    assert (seen.state, seen.reason) == ("paced", reply.reason)
+    assert seen.wait == pytest.approx(INTERVAL_S, abs=1.0)
+    assert seen.next_start == pytest.approx(INTERVAL_S, abs=1.0)
     assert seen.why.startswith(reply.reason.sentence)
     assert (await b.take("other", limit=LIMIT)).granted == 1
 
@@ -71,7 +71,7 @@ async def test_it_is_the_mean_gap_of_the_answered_starts(
     [(BUSY, None), (REFUSED, {"delay": 0}), (REFUSED, {"rate": "100/s"})],
     ids=["an error", "a delay that is set", "a rate that is set"],
 )
-async def test_an_error_teaches_none_and_an_operator_s_pace_is_kept(
+async def test_an_error_teaches_none_and_an_operator_s_interval_is_kept(
     server: RedisServer, outside: Outside, refused: Feedback, rule: LimitDict | None
 ) -> None:
     a = await Caller.join(server, "a")
@@ -95,16 +95,16 @@ async def test_a_quota_that_the_site_names_is_where_it_begins_and_its_most(
     server: RedisServer, outside: Outside
 ) -> None:
     a = await Caller.join(server, "a")
-    await one_more(a, outside, Feedback(latency=0.1, quota_gap=0.5))
-    assert await learned_gap(a) == 0, "it has refused nothing"
-    await one_more(a, outside, Feedback(refused=True, quota_gap=0.5))
-    assert await learned_gap(a) == 0.5
-    endless = FeedbackSummary.of([(Feedback(refused=True, quota_gap=math.inf), 0.0)])
+    await one_more(a, outside, Feedback(latency=0.1, quota_interval=0.5))
+    assert await learned_interval(a) == 0, "it has refused nothing"
+    await one_more(a, outside, Feedback(refused=True, quota_interval=0.5))
+    assert await learned_interval(a) == 0.5
+    endless = FeedbackSummary.of([(Feedback(refused=True, quota_interval=math.inf), 0.0)])
     await a.take("other", limit=LIMIT)
     assert (await a.give_back("other", limit=LIMIT, feedback=endless)).status == "ok"
-    assert await learned_gap(a, "other") == Backoff().most
-    since = float(outside.look("s")[0].learned["incident_at"]) - 1000 * SPAN_S
-    outside.edit("s", "learned", span_since=since, span_started=-ANSWERED, span_refused=2)
+    assert await learned_interval(a, "other") == Backoff().most
+    since = float(outside.look("s")[0].learned["incident_at"]) - 1000 * MEASURED_S
+    outside.edit("s", "learned", window_since=since, window_started=-ANSWERED, window_refused=2)
     outside.end_backoff()
     assert await taught(a) == 0.5
 
@@ -114,14 +114,16 @@ async def test_good_answers_narrow_it_until_it_is_gone(
 ) -> None:
     a = await Caller.join(server, "a")
     await meter(a, outside)
-    gaps = [await taught(a)]
-    while gaps[-1]:
+    intervals = [await taught(a)]
+    while intervals[-1]:
         await a.take("s", limit=LIMIT)  # waits, though there is room
-        outside.edit("s", "learned", clean=9, calm_until=0, next_by_gap=0)
+        outside.edit("s", "learned", clean=9, calm_until=0, next_by_interval=0)
         await report(a, GOOD)
-        gaps.append(await learned_gap(a))
-    assert gaps[:3] == pytest.approx([GAP_S, 0.92 * GAP_S, 0.92**3 * GAP_S], rel=0.01)
-    assert len(gaps) < 20
+        intervals.append(await learned_interval(a))
+    assert intervals[:3] == pytest.approx(
+        [INTERVAL_S, 0.92 * INTERVAL_S, 0.92**3 * INTERVAL_S], rel=0.01
+    )
+    assert len(intervals) < 20
 
 
 @pytest.mark.parametrize("end", ["resume", "reset"])
@@ -132,7 +134,7 @@ async def test_an_operator_lets_it_be_forgotten(
     await meter(a, outside)
     assert await taught(a) > 0
     await getattr(a.admin, end)("s")
-    assert await learned_gap(a) == 0
+    assert await learned_interval(a) == 0
 
 
 async def test_the_next_crawl_begins_with_it(server: RedisServer, outside: Outside) -> None:
@@ -145,12 +147,12 @@ async def test_the_next_crawl_begins_with_it(server: RedisServer, outside: Outsi
     b = await Caller.join(server, "b")
     assert (await b.take("s", 2, limit=LIMIT)).granted == 1
     seen = await b.inspect("s")
-    assert seen.learned_gap == pytest.approx(GAP_S, rel=0.01)
+    assert seen.learned_interval == pytest.approx(INTERVAL_S, rel=0.01)
     assert seen.backoff_last == 0
 
 
 def test_tables_show_how_many_start_in_what_time() -> None:
-    gaps = (None, 0.005, 0.0083, 0.2, 1.9, 4.8, 600.0)
-    assert [IntervalFinding(gap).lesson for gap in gaps] == [
+    intervals = (None, 0.005, 0.0083, 0.2, 1.9, 4.8, 600.0)
+    assert [IntervalFinding(interval).lesson for interval in intervals] == [
         *("", "200/s", "120/s", "5/s", "0.526/s", "12.5/m", "0.1/m")
     ]

@@ -91,11 +91,11 @@ async def test_five_failures_in_a_row_that_took_long_mean_that_it_is_down(
     outside.end_backoff()
     await a.take("s", limit=LIMIT)
     await b.take("s", 2, limit=LIMIT)
-    outside.told()
+    outside.notified()
     reply = await report(a, FAILED)
     assert (found(reply).down_for is not None) == is_down
     told = [
-        (node, text.split()) for node, text in outside.told() if text.startswith("unresponsive")
+        (node, text.split()) for node, text in outside.notified() if text.startswith("unresponsive")
     ]
     assert [node for node, _ in told] == ["b"] * is_down, "others hear of it"
     for milliseconds in (float(words[2]) for _, words in told):
@@ -219,7 +219,9 @@ async def test_a_first_try_is_made_as_any_request_but_for_failures(
     assert (await b.take("s", limit=LIMIT)).granted == 0
 
 
-async def test_nodes_on_two_machines_are_believed(server: RedisServer, outside: Outside) -> None:
+async def test_what_nodes_on_two_machines_find_counts(
+    server: RedisServer, outside: Outside
+) -> None:
     a, c = [await Caller.join(server, name) for name in "ac"]
     b = await Caller.join(server, "b", machine=MACHINE + 1)
     await go_down(a, outside)
@@ -257,7 +259,7 @@ async def test_who_waits_learns_why(
 def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -> None:
     node, down = LoneNode(), UnresponsiveFinding(True, 65.0)
     tries, waits = node.ask(), node.ask()
-    node.talk(granted=1, findings=NO_FINDINGS if is_told else findings(down))
+    node.exchange(granted=1, findings=NO_FINDINGS if is_told else findings(down))
     if is_told:
         node.at_once.clear()
         node.lease.on_finding(down)
@@ -269,7 +271,7 @@ def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -
     assert str(error).startswith("s is down. It has not responded for 65 s; one request")
     assert node.at_once[-1] is True, "it wants no permit any more"
     waits.release()
-    assert node.say().asked == 1
+    assert node.update().requested == 1
     assert [one.permit for one in node.events if isinstance(one, observer.FailedAtOnce)] == [waits]
 
 
@@ -287,7 +289,7 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
         is_down = down_for is not None
         pause = 4.0 if is_down else None
         now = findings(UnresponsiveFinding(is_down, down_for))
-        node.talk(granted=1, backoff=pause, findings=now)
+        node.exchange(granted=1, backoff=pause, findings=now)
     assert [one for one in node.events if isinstance(one, HostDown)] == [HostDown("s", 60.0)]
     assert sum("s is down" in message for message in caplog.messages) == 1
     assert sum("s did not respond: all nodes pause" in message for message in caplog.messages) == 2
@@ -309,8 +311,8 @@ async def test_the_channel_says_that_a_site_is_down() -> None:
 
 def test_where_no_node_gets_on_the_pauses_of_the_site_count() -> None:
     node = LoneNode()
-    said = fail(node, IN_A_ROW)
+    update = fail(node, IN_A_ROW)
     node.ask()
-    node.apply(said, findings=findings(UnresponsiveFinding(is_failing=True)))
-    asks = node.say()
-    assert (pauses(node), asks.asked - asks.returned, asks.resting) == ([], 1, 0)
+    node.apply(update, findings=findings(UnresponsiveFinding(is_failing=True)))
+    asks = node.update()
+    assert (pauses(node), asks.requested - asks.returned, asks.suspended) == ([], 1, 0)

@@ -25,7 +25,7 @@ def notes(diary: Diary) -> dict[int, PauseNote]:
 
 def test_a_start_that_crossed_the_news_of_a_pause_is_noted() -> None:
     diary = Diary(Clock())
-    diary.add_start("s", Limit(1), withdrawn=False)
+    diary.add_start("s", Limit(1), must_not_start=False)
     diary.set_pause("s", WALL_MS + 250, 1000.0)  # it began after the start
     diary.set_pause("s", WALL_MS - 250, 1000.0)
     diary.set_pause("s", WALL_MS - 2000, 1000.0)  # it was over before the start
@@ -37,7 +37,7 @@ def test_a_start_in_a_pause_is_noted_also_if_the_pause_has_grown() -> None:
     diary = Diary(clock)
     diary.set_pause("s", WALL_MS, 1000.0)
     clock.now += 2.0
-    diary.add_start("s", Limit(1), withdrawn=True)
+    diary.add_start("s", Limit(1), must_not_start=True)
     diary.set_pause("s", WALL_MS, 5000.0)
     diary.add_cause("s", WALL_MS, 5000.0, asked=3000.0, refused=True)
     diary.add_cause("s", WALL_MS, 4000.0, asked=1000.0, refused=False)
@@ -49,7 +49,7 @@ def test_a_start_after_a_pause_is_not_noted() -> None:
     diary = Diary(clock)
     diary.set_pause("s", WALL_MS, 1000.0)
     clock.now += 2.0
-    diary.add_start("s", Limit(1), withdrawn=True)
+    diary.add_start("s", Limit(1), must_not_start=True)
     assert notes(diary) == {}
 
 

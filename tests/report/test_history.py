@@ -54,7 +54,7 @@ async def test_a_request_that_begins_in_a_pause_is_in_the_history(server: RedisS
         late = await b.acquire_all([("s", 2)])
         held.refused(retry_after=60.0)
         held.release()
-        await eventually(lambda: late.withdrawn)
+        await eventually(lambda: late.must_not_start)
         late.begin()
         late.release()
         for one in (a, b):
@@ -92,7 +92,7 @@ async def test_a_pause_that_several_nodes_heard_of_counts_once(server: RedisServ
         )
 
 
-async def test_rules_that_were_in_force_at_its_beginning_are_in_it(server: RedisServer) -> None:
+async def test_rules_that_were_effective_at_its_beginning_are_in_it(server: RedisServer) -> None:
     site, now = "www.example.org", int(time.time())
     log = [
         (site, {"delay": 1}),

@@ -30,7 +30,7 @@ async def crawl(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     for n in range(MINUTES):
         tally = Tally(
-            60 * (first + n), PER_MINUTE, most=2, limit=2, gap=1.5, interval=2, scope=SITE
+            60 * (first + n), PER_MINUTE, most=2, limit=2, delay=1.5, interval=2, scope=SITE
         )
         tally.ok, tally.client_errors, tally.refused, tally.size = PER_MINUTE - 1, 1, 1, 12_345
         tally.seconds = [1, 0] * 30

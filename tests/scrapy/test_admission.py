@@ -11,11 +11,11 @@ from scrapy import Request
 
 from semaphore_middleware.model.limits import Limit, parse_limits
 from semaphore_middleware.scrapy import admission
-from semaphore_middleware.scrapy.admission import Admission, Admissions, Load, Standing, State
+from semaphore_middleware.scrapy.admission import Admission, Admissions, ScopeUsage, Standing, State
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes
 
 ASKING, WAITING, READY, ON_THE_WIRE, ANSWERED, OVER = State
-PLACES = 3
+SLOTS = 3
 SCOPES = ("a.example", "b.example", "all", "unlimited.example")
 
 
@@ -30,8 +30,8 @@ class Permits:
         self.released = True
 
 
-def is_full(load: Load) -> bool:
-    return load.waiting > 0 or load.held >= load.concurrency
+def is_full(usage: ScopeUsage) -> bool:
+    return usage.waiting > 0 or usage.held >= usage.concurrency
 
 
 class Downloader(RuleBasedStateMachine):
@@ -45,7 +45,7 @@ class Downloader(RuleBasedStateMachine):
         self.patch.start()
         limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
         self.told = 0
-        self.all = Admissions(ScopeFinder(("host", "all"), limits), PLACES, self.room)
+        self.all = Admissions(ScopeFinder(("host", "all"), limits), SLOTS, self.room)
         self.permits: dict[Admission, Permits] = {}
         self.following: dict[Admission, Any] = {}
         self.seen = (0, 0)
@@ -60,8 +60,8 @@ class Downloader(RuleBasedStateMachine):
         self.patch.stop()
         self.loop.close()
         assert not list(self.all)
-        assert not self.all._loads
-        for name in ("_exempt", "_only_waiting", "_placed", "_line"):
+        assert not self.all._usages
+        for name in ("_exempt", "_only_waiting", "_in_slots", "_slot_queue"):
             assert not getattr(self.all, name), name
 
     def room(self) -> None:
@@ -83,24 +83,24 @@ class Downloader(RuleBasedStateMachine):
     ) -> None:
         request = Request("http://a/", meta={"semaphore_scope": [*names]}, priority=priority)
         outer = self.among(data, ASKING, READY, ANSWERED) if is_needed else None
-        if outer and outer.state is ASKING and (outer.place or outer in self.all._placed):
+        if outer and outer.state is ASKING and (outer.slot or outer in self.all._in_slots):
             outer = None  # it is in the middle of asking
         self.all.enter_fetch(request, is_scheduled, outer)
 
     @rule(data=st.data())
     def take_over(self, data: Any) -> None:
         one = self.among(data, ASKING)
-        if one is None or one.at_hand or one in self.all._line:
+        if one is None or one.next_scope or one in self.all._slot_queue:
             return
         needers = {*one.needed_by}
         while more := {other for needer in needers for other in needer.needed_by} - needers:
             needers |= more
         ready = {needer for needer in needers if needer.state in (READY, ANSWERED)}
-        has_place = bool(self.all._placed & {one, *ready})
+        has_slot = bool(self.all._in_slots & {one, *ready})
         taken = self.all.take_over(one)
         assert all(needer.state is ASKING for needer in ready)
-        assert not self.all._placed & ready
-        assert (one in self.all._placed) == has_place
+        assert not self.all._in_slots & ready
+        assert (one in self.all._in_slots) == has_slot
         kept = [needer for needer in ready if not self.permits[needer].released]
         assert len(kept) == (taken is not None)
         if taken is not None:
@@ -110,32 +110,36 @@ class Downloader(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def told_to_wait(self, data: Any) -> None:
-        if (one := self.among(data, ASKING)) and one.scopes.limits and one not in self.all._line:
-            self.all.follow(one, one.at_hand, True)
+        if (
+            (one := self.among(data, ASKING))
+            and one.scopes.limits
+            and one not in self.all._slot_queue
+        ):
+            self.all.follow(one, one.next_scope, True)
             assert one.state is WAITING
 
     @rule(data=st.data())
     def one_of_several(self, data: Any) -> None:
         one = self.among(data, ASKING, WAITING)
-        if one and one.at_hand < len(one.scopes.limits) - 1 and one not in self.all._line:
-            self.all.follow(one, one.at_hand + 1, False)
+        if one and one.next_scope < len(one.scopes.limits) - 1 and one not in self.all._slot_queue:
+            self.all.follow(one, one.next_scope + 1, False)
             assert one.state is ASKING
 
     @rule(data=st.data())
     def lose_one_of_several(self, data: Any) -> None:
-        if (one := self.among(data, ASKING, WAITING)) and one.at_hand:
+        if (one := self.among(data, ASKING, WAITING)) and one.next_scope:
             self.all.follow(one, 0, False)
             assert one.state is ASKING
 
     @rule(data=st.data())
     def granted(self, data: Any) -> None:
-        if (one := self.among(data, ASKING, WAITING)) and one not in self.all._line:
+        if (one := self.among(data, ASKING, WAITING)) and one not in self.all._slot_queue:
             self.permits[one] = Permits()
             self.all.move(one, READY, self.permits[one])  # type: ignore[arg-type]
 
     @rule(data=st.data())
     def begin(self, data: Any) -> None:
-        if (one := self.among(data, READY)) and self.all.has_place(one):
+        if (one := self.among(data, READY)) and self.all.has_slot(one):
             self.all.move(one, ON_THE_WIRE)
 
     @rule(data=st.data())
@@ -181,7 +185,7 @@ class Downloader(RuleBasedStateMachine):
     @rule(names=st.sets(st.sampled_from(SCOPES)), data=st.data())
     def change_scopes(self, names: set[str], data: Any) -> None:
         one = self.among(data, ASKING)
-        if one and not one.at_hand and one not in self.all._line:
+        if one and not one.next_scope and one not in self.all._slot_queue:
             request = Request("http://a/", meta={"semaphore_scope": [*names]} if names else {})
             self.all.update(one, self.all._scopes.find_scopes(request) if names else Scopes())
 
@@ -196,43 +200,43 @@ class Downloader(RuleBasedStateMachine):
     def sets_hold_what_states_say(self) -> None:
         requests = list(self.all)
         for one in requests:
-            needs_one = one.state is ASKING and any(needed.is_blocked for needed in one.needs)
-            assert one.is_blocked == (one.state is WAITING or needs_one)
+            needs_one = one.state is ASKING and any(needed.is_stuck for needed in one.needs)
+            assert one.is_stuck == (one.state is WAITING or needs_one)
             assert (one.permits is not None) == (one.state in (READY, ON_THE_WIRE, ANSWERED))
             if one.permits is not None:
                 assert not self.permits[one].released
         asking = {one for one in requests if one.state in (ASKING, WAITING)}
-        for load in self.all._loads.values():
-            members = {one for one in requests if load in one.loads}
-            at_hand = {one for one in members & asking if one.loads[one.at_hand] is load}
-            waiting = {one for one in at_hand if one.state is WAITING}
-            held = {one for one in members if load in one.loads[: one.at_hand]}
+        for usage in self.all._usages.values():
+            members = {one for one in requests if usage in one.usages}
+            next_scope = {one for one in members & asking if one.usages[one.next_scope] is usage}
+            waiting = {one for one in next_scope if one.state is WAITING}
+            held = {one for one in members if usage in one.usages[: one.next_scope]}
             standings = dict.fromkeys(members, Standing.LATER)
-            standings |= dict.fromkeys(at_hand, Standing.ASKS)
+            standings |= dict.fromkeys(next_scope, Standing.ASKS)
             standings |= dict.fromkeys(waiting, Standing.WAITS)
             standings |= dict.fromkeys(held, Standing.HOLDS)
-            assert load.members == standings
-            counts = len(at_hand), len(waiting), len(held)
-            assert (load.asking, load.waiting, load.held) == counts
-        exempt = {one for one in asking if one.is_blocked or is_full(one.loads[one.at_hand])}
+            assert usage.members == standings
+            counts = len(next_scope), len(waiting), len(held)
+            assert (usage.asking, usage.waiting, usage.held) == counts
+        exempt = {one for one in asking if one.is_stuck or is_full(one.usages[one.next_scope])}
         assert self.all._exempt == exempt
         exempt_before, told_before = self.seen
         assert len(exempt) <= exempt_before or self.told > told_before, "the engine has room"
         self.seen = (len(exempt), self.told)
         scheduled = {one for one in asking if one.is_scheduled}
         assert self.all._only_waiting == {
-            one for one in scheduled if one.scopes.limits or one.is_blocked
+            one for one in scheduled if one.scopes.limits or one.is_stuck
         }
 
     @invariant()
-    def places_are_used_and_never_too_many(self) -> None:
-        assert len(self.all._placed) <= PLACES
-        assert not self.all._line or len(self.all._placed) == PLACES
+    def slots_are_used_and_never_too_many(self) -> None:
+        assert len(self.all._in_slots) <= SLOTS
+        assert not self.all._slot_queue or len(self.all._in_slots) == SLOTS
         for one in self.all:
             if one.state in (ON_THE_WIRE, ANSWERED):
-                assert one in self.all._placed
+                assert one in self.all._in_slots
             if one.state is READY:
-                assert (one in self.all._placed) != (one in self.all._line)
+                assert (one in self.all._in_slots) != (one in self.all._slot_queue)
 
 
 TestDownloader = Downloader.TestCase

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy.http import Response
 
-from semaphore_middleware.scrapy.asked_pauses import quota_gap, quota_reset, retry_after
+from semaphore_middleware.scrapy.asked_pauses import quota_interval, quota_reset, retry_after
 from tests.support.crawls import Patch
 
 NOW = 1_800_000_000
@@ -157,7 +157,7 @@ BOTH = '"minute";q=10;w=60, "day";q=1000;w=86400'
 
 
 @pytest.mark.parametrize(
-    ("rate", "gap"),
+    ("rate", "interval"),
     [
         ("", 86.4),
         ('"minute";r=9;t=60, "day";r=5;t=900', 86.4),  # what was used up is not said
@@ -168,12 +168,12 @@ BOTH = '"minute";q=10;w=60, "day";q=1000;w=86400'
         ('"hour";r=0;t=900', 0),
     ],
 )
-def test_the_gap_is_of_the_quotas_that_are_exhausted(rate: str, gap: float) -> None:
-    assert quota_gap(response({POLICY: BOTH, RATE: rate}), []) == gap
+def test_the_interval_is_of_the_quotas_that_are_exhausted(rate: str, interval: float) -> None:
+    assert quota_interval(response({POLICY: BOTH, RATE: rate}), []) == interval
 
 
 @pytest.mark.parametrize(
-    ("policy", "gap"),
+    ("policy", "interval"),
     [
         ('"a";q=100;w=60', 0.6),
         ('"burst";q=10;w=1, "hour";q=1000;w=3600', 3.6),
@@ -185,14 +185,14 @@ def test_the_gap_is_of_the_quotas_that_are_exhausted(rate: str, gap: float) -> N
         *(("", 0), ("\x00", 0), ('"a";q=1.5;w=60', 0)),
     ],
 )
-def test_the_gap_of_a_quota(policy: str, gap: float) -> None:
-    assert quota_gap(response({POLICY: policy}), []) == gap
+def test_the_interval_of_a_quota(policy: str, interval: float) -> None:
+    assert quota_interval(response({POLICY: policy}), []) == interval
 
 
-def test_the_gap_of_a_quota_in_draft_7() -> None:
+def test_the_interval_of_a_quota_in_draft_7() -> None:
     fields: Fields = {POLICY: "10;w=5, 100;w=3600", RATE: "limit=10, remaining=0, reset=5"}
-    assert quota_gap(response(fields), []) == 0.5
-    assert quota_gap(response(fields | {RATE: "limit=100, remaining=0, reset=5"}), []) == 36
+    assert quota_interval(response(fields), []) == 0.5
+    assert quota_interval(response(fields | {RATE: "limit=100, remaining=0, reset=5"}), []) == 36
 
 
 values = st.one_of(
@@ -208,6 +208,6 @@ fields = st.sampled_from([RATE, POLICY, LEFT, RESET, "Retry-After", "Date", "Age
 @example({RATE: ['"a";r=0;t=5'], "Date": ["\x00"]})
 def test_whatever_a_site_says_is_a_time_or_nothing(fields: Fields) -> None:
     seen = response(fields, date=None)
-    assert quota_gap(seen, []) >= 0
+    assert quota_interval(seen, []) >= 0
     for seconds in (retry_after(seen, []), quota_reset(seen, [])):
         assert seconds is None or 0 <= seconds <= YEAR

@@ -121,11 +121,11 @@ async def test_no_page_is_lost_at_its_second_refusal(server: RedisServer) -> Non
 
 
 def is_captcha(response: Response) -> bool:
-    """A user's judge."""
+    """A user's refusal check."""
     return response.url.endswith("/page/captcha") and "A page" in response.text
 
 
-async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site) -> None:
+async def test_a_page_that_the_refusal_check_refuses(server: RedisServer, site: Site) -> None:
     visited = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
     when = f"{__name__}.is_captcha"
     crawl = Crawl(server, *visited, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)

@@ -101,14 +101,14 @@ async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patc
 
 
 @pytest.mark.parametrize("most", [2, 0], ids=["2", "no limit"])
-async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -> None:
+async def test_slots_after_a_wait(server: RedisServer, site: Site, most: int) -> None:
     at_once = most or 6
     async with taken(server, *(f"site{number}" for number in range(6))) as release:
         crawl = Crawl(server, *of_sites(site, "/slow/", 6, each=3), CONCURRENT_REQUESTS=most)
         await eventually(lambda: waiting(server) == 6)
         release()
         await site.until(lambda: site.now == at_once)
-        # Those without a place go to other nodes.
+        # Those without a slot go to other nodes.
         await eventually(lambda: holding(server) == at_once)
         await crawl.finished(site)
     assert site.hosts[FULL].most == at_once
@@ -116,7 +116,7 @@ async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -
     assert server.members() == {}
 
 
-async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
+async def test_no_slot_by_priority(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise a node that always has other work would never use them."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
@@ -138,12 +138,12 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
     assert len(site.arrivals) == 16
 
 
-async def test_no_place_for_another(
+async def test_no_slot_for_another(
     server: RedisServer, outside: Outside, site: Site, monkeypatch: Patch
 ) -> None:
-    """The next request here has no place for it, either, but another node of the job may."""
+    """The next request here has no slot for it, either, but another node of the job may."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
-    set_options(monkeypatch, turn=ENDLESS_S)
+    set_options(monkeypatch, reuse_window=ENDLESS_S)
     other, third = (FairSemaphore(server.url, lease=ENDLESS_S, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]

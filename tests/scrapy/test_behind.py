@@ -1,4 +1,4 @@
-"""Middlewares behind the semaphore's, which ask the site by themselves: a browser, as a rule."""
+"""Middlewares behind the semaphore's, which ask the site by themselves: usually a browser."""
 
 from __future__ import annotations
 

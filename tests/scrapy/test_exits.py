@@ -150,8 +150,8 @@ async def test_a_transfer_without_a_fetch(
     server: RedisServer, site: Site, monkeypatch: Patch, by: By
 ) -> None:
     """As of one that was cancelled while it stood in the queue of Scrapy's slot."""
-    # If the turn were over, the spider could close before the grant.
-    set_options(monkeypatch, turn=ENDLESS_S)
+    # If the reuse window were over, the spider could close before the grant.
+    set_options(monkeypatch, reuse_window=ENDLESS_S)
     crawl = Crawl(server, Request(site.url("/slow/")), by=by)
     await site.until(lambda: site.now == 1)
     admissions = crawl_of(crawl.crawler).downloads.admissions
@@ -386,7 +386,7 @@ async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by:
 
 
 @pytest.mark.parametrize("is_closing", [True, False], ids=["spider closes", "cancelled"])
-async def test_permit_without_a_place_goes_back_at_once(
+async def test_permit_without_a_slot_goes_back_at_once(
     server: RedisServer, site: Site, monkeypatch: Patch, is_closing: bool
 ) -> None:
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)

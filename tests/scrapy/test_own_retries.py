@@ -83,7 +83,7 @@ def retries_by_us(
         ({"settings": OWN, "status": 503}, True),
         ({"settings": OWN, "status": 403}, True),  # of SEMAPHORE_BACKOFF_CODES alone
         ({"meta": {LIST: [403]}, "status": 403}, False),
-        ({"meta": {ALL: True}, "status": 200}, True),  # by the user's own judge
+        ({"meta": {ALL: True}, "status": 200}, True),  # by the user's own refusal check
         # Nobody's callback: a media pipeline's request, and a robots.txt.
         ({"meta": {ALL: True}, "callback": NO_CALLBACK}, True),
         ({"settings": OWN, "callback": NO_CALLBACK}, False),

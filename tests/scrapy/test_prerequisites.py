@@ -54,14 +54,14 @@ class FetchesBeside(Fetches):
 
     async def process_request(self, request: Request) -> None:
         if "beside" in request.meta:
-            self.task = asyncio.ensure_future(self._fetch_when_told(request.meta["beside"]))
+            self.task = asyncio.ensure_future(self._fetch_on_command(request.meta["beside"]))
 
-    async def _fetch_when_told(self, url: str) -> Response:
+    async def _fetch_on_command(self, url: str) -> Response:
         await self.told.wait()
         return await self.fetch(url)
 
 
-async def test_what_is_fetched_beside_a_request_in_line_for_a_place(
+async def test_what_is_fetched_beside_a_request_that_waits_for_a_slot(
     server: RedisServer, site: Site, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
@@ -83,7 +83,7 @@ async def test_what_is_fetched_beside_a_request_in_line_for_a_place(
     assert (await task).status == 200
     assert beside.task is not None
     assert (await beside.task).status == 200
-    await crawl.gave_back(4, site)  # the one in line asked twice
+    await crawl.gave_back(4, site)  # the one that waited for a slot asked twice
 
 
 class Files(Visits):

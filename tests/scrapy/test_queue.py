@@ -1,4 +1,4 @@
-"""The add-on's priority queue: whose turn it is, at any number of hosts."""
+"""The add-on's priority queue: its order, at any number of hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semaphore_middleware.model.limits import Limit, parse_limits
 from semaphore_middleware.scrapy import hooks
 from semaphore_middleware.scrapy.admission import Admissions
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
-from semaphore_middleware.scrapy.scopes import ScopeFinder, path_of
+from semaphore_middleware.scrapy.scopes import ScopeFinder, names_in
 from tests.support.crawls import ready_crawler
 
 TRACES = 15
@@ -59,20 +59,20 @@ def request_to(host: str, number: int = 0) -> Request:
 def wait(of: Admissions, request: Request, scope: str) -> None:
     """Let a request wait for a permit of one of its scopes in the downloader."""
     admission = of.enter_fetch(request)
-    at_hand = [load.name for load in admission.loads].index(scope)
-    of.follow(admission, at_hand, waits=True)
+    next_scope = [load.name for load in admission.usages].index(scope)
+    of.follow(admission, next_scope, waits=True)
 
 
 def by_comparing_all(slots: Sequence[str], of: Admissions, last: tuple[str, ...]) -> str | None:
-    """The slot whose turn it is, found as Scrapy does: each slot is looked at."""
-    loads = {slot: [of._loads.get(name) for name in slot.split(" + ")] for slot in slots}
+    """The slot that is next, found as Scrapy does: each slot is looked at."""
+    loads = {slot: [of._usages.get(name) for name in slot.split(" + ")] for slot in slots}
     waiting = {
         slot: sum(load.asking for load in loads[slot] if load)
         for slot in slots
         if not any(load and load.is_saturated for load in loads[slot])
     }
     fewest = sorted(
-        path_of(slot) for slot in waiting if waiting[slot] == min(waiting.values(), default=0)
+        names_in(slot) for slot in waiting if waiting[slot] == min(waiting.values(), default=0)
     )
     later = [path for path in fewest if path > last]
     return " + ".join(reversed([*later, *fewest][0])) if fewest else None
@@ -94,14 +94,14 @@ def test_requests_come_in_the_order_found_by_looking_at_each_slot(
                 case "pop":
                     due = by_comparing_all([*queue.pqueues], of, last)
                     request = queue.pop()
-                    assert due == (request and of.slot_of(request)), f"seed {seed}"
+                    assert due == (request and of.queue_key(request)), f"seed {seed}"
                     if request:
-                        last = path_of(of.slot_of(request))
+                        last = names_in(of.queue_key(request))
                         in_fetch.append(of.enter_fetch(request))
                         wait(of, request, draw.choice(last))
                 case "leave" if in_fetch:
                     of.leave_fetch(in_fetch.pop(draw.randrange(len(in_fetch))))
-        assert sorted(map(path_of, queue.pqueues)) == queue._paths
+        assert sorted(map(names_in, queue.pqueues)) == queue._names
 
 
 @pytest.fixture

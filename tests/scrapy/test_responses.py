@@ -1,4 +1,6 @@
-"""What a response says of its site, what becomes of a refused request, and a user's own judge."""
+"""What a response says of its site, what becomes of a refused request, and a user's own refusal
+check.
+"""
 
 import asyncio
 import errno
@@ -62,13 +64,14 @@ class FakePermit:
         self.teaches: tuple[bool, float] | None = None
 
     def refused(
-        self, retry_after: float, what: str, status: int, is_metered: bool, quota_gap: float
+        self, retry_after: float, what: str, status: int, is_metered: bool, quota_interval: float
     ) -> None:
-        Feedback(None, True, False, retry_after, status, is_metered, quota_gap)  # all is allowed
+        # all is allowed
+        Feedback(None, True, False, retry_after, status, is_metered, quota_interval)
         assert " to GET /" in what
         assert "(try " in what or not what.endswith(")")
         self.told.append(("refused", retry_after))
-        self.teaches = is_metered, quota_gap
+        self.teaches = is_metered, quota_interval
 
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         self.told.append(("answered", latency, retry_after))
@@ -188,7 +191,7 @@ async def test_what_is_ignored_is_said_once_a_host(caplog: Log) -> None:
         *((status, {}, (False, 0)) for status in (500, 520, 529)),
     ],
 )
-async def test_refusals_that_teach_a_pace(
+async def test_refusals_that_teach_an_interval(
     status: int, headers: dict[str, str], teaches: tuple[bool, float]
 ) -> None:
     permit = FakePermit()

@@ -114,13 +114,13 @@ class SharesToken(Fetches):
             await asyncio.shield(self.token)
 
 
-@pytest.mark.parametrize("places", [2, 16])
+@pytest.mark.parametrize("slots", [2, 16])
 async def test_a_page_that_many_holders_wait_for(
-    server: RedisServer, site: Site, places: int
+    server: RedisServer, site: Site, slots: int
 ) -> None:
     after: dict[type, int] = {SharesToken: 960}
-    limit = 8 if places == 2 else 2
-    ours: dict[str, Any] = {"CONCURRENT_REQUESTS": places, "limit": limit}
+    limit = 8 if slots == 2 else 2
+    ours: dict[str, Any] = {"CONCURRENT_REQUESTS": slots, "limit": limit}
     crawl = Crawl(server, *pages(site, 6), middlewares=after, **ours)
     await crawl.gave_back(7, site)
     assert site.arrivals[0] == "/page/token"
@@ -164,7 +164,7 @@ async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, sit
 @pytest.mark.parametrize(
     "counts", [{"delay": 0.3, "jitter": 0}, {"rate": "3/s"}, {"adaptive": True}]
 )
-async def test_a_start_that_counts_waits_for_no_place(
+async def test_a_start_that_counts_waits_for_no_slot(
     server: RedisServer, site: Site, monkeypatch: Patch, counts: dict[str, Any]
 ) -> None:
     """Begun later, it would be too close to the next one."""

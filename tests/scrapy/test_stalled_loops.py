@@ -27,15 +27,15 @@ class Handler(HTTP11DownloadHandler):
 
     async def download_request(self, request: Request) -> Response:
         if "slow" in request.url:
-            block_when_told(request.meta["blocks_s"])
+            block_on_command(request.meta["blocks_s"])
         return await super().download_request(request)
 
 
-def block_when_told(seconds: float) -> None:
+def block_on_command(seconds: float) -> None:
     if TOLD.exists():
         parse_pdf(seconds)
     else:
-        asyncio.get_running_loop().call_later(0.01, block_when_told, seconds)
+        asyncio.get_running_loop().call_later(0.01, block_on_command, seconds)
 
 
 def parse_pdf(seconds: float) -> None:

@@ -18,7 +18,7 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from semaphore_middleware.scrapy.engine import keep_spider_arguments
-from semaphore_middleware.shared_crawl.client import CrawlClient, Demand, TakenRequest
+from semaphore_middleware.shared_crawl.client import CrawlClient, Demand, RequestInFlight
 from semaphore_middleware.shared_crawl.scheduler import Scheduler
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.crawls import ready_crawler
@@ -269,7 +269,7 @@ async def joined_in(
 
     def connect(scheduler: Any) -> None:
         server.connect(scheduler.client.link.server, host.itself if host else None)
-        scheduler.keeper = host.keeper if host else None
+        scheduler.renewal_thread = host.renewal_thread if host else None
 
     settings = {"CRAWL_LEASE": server.options["lease"], **settings}
     driven = _driven(server.client, SIMULATED, connect, None, settings)
@@ -322,5 +322,5 @@ class OtherNode(CrawlClient):
         super().__init__(CrawlSettings(SIMULATED, "books", "other", lease=server.options["lease"]))
         server.connect(self.link.server)
 
-    async def takes(self, demand: Demand = ONE) -> list[TakenRequest]:
+    async def takes(self, demand: Demand = ONE) -> list[RequestInFlight]:
         return (await self.sync(demand=demand)).taken

@@ -8,12 +8,12 @@ from typing import Any
 
 from redis import Redis
 
-from semaphore_middleware.shared_crawl.client import Missing, NextStep, TakenRequest
+from semaphore_middleware.shared_crawl.client import Missing, NextStep, RequestInFlight
 from tests.support.blocking import result_of
 from tests.support.shared_crawl import PLACES, Node, node
 
 MOST_COMMANDS = 5000  # in a call: some 5 ms
-NODES, REQUESTS, SUSPECTS, CLAIMS = 60, 30, 6000, 3000
+NODES, REQUESTS, POISONED, RESERVATIONS = 60, 30, 6000, 3000
 
 
 def commands(client: Redis, call: Callable[[], object]) -> int:
@@ -49,46 +49,48 @@ def test_the_requests_of_many_dead_nodes_go_back_in_steps(client: Redis, one: No
         steps += 1
     assert steps > 1
     blamed = client.zcard(one.keys.key("suspects"))
-    assert blamed + one.size.taken == NODES * REQUESTS
+    assert blamed + one.size.in_flight == NODES * REQUESTS
 
 
 def test_many_pages_that_are_late_are_found_at_once(client: Redis, one: Node) -> None:
     places = taken_by_others(client, one, lease_end=9e15)
-    late = [TakenRequest(place, b"") for place in places[::6]]
+    late = [RequestInFlight(place, b"") for place in places[::6]]
     assert commands(client, lambda: one.works(*late)) < MOST_COMMANDS
     assert one.size.pages == len(late)
-    assert one.size.taken == len(places) - len(late)
+    assert one.size.in_flight == len(places) - len(late)
 
 
-def test_many_suspects_over_the_budget_are_looked_at_in_steps(client: Redis) -> None:
+def test_many_poison_requests_over_the_budget_are_checked_in_steps(client: Redis) -> None:
     one = node(client, "one", max_pages_per_site=1)
     key = one.keys.key
     with client.pipeline(transaction=False) as calls:
-        for number in range(SUSPECTS):
-            place = PLACES.new_place("a" if number < SUSPECTS - 1 else "b", 0)
+        for number in range(POISONED):
+            place = PLACES.new_place("a" if number < POISONED - 1 else "b", 0)
             calls.zadd(key("suspects"), {place: 1})
             calls.hset(key("requests"), place, b"data")
         calls.hset(key("budgets"), "a", 1)
-        calls.hincrby(key("run"), "unfinished", SUSPECTS)
+        calls.hincrby(key("run"), "unfinished", POISONED)
         calls.execute()
     assert commands(client, one.take) < MOST_COMMANDS
     while (reply := one.idles()).next_step is NextStep.TAKE_MORE:
         if taken := one.take():
             one.works(taken)
-    assert (reply.missing, one.size.pages) == (Missing(left=SUSPECTS - 1), 1)
+    assert (reply.missing, one.size.pages) == (Missing(left=POISONED - 1), 1)
 
 
-def test_many_claims_are_looked_at_in_steps(client: Redis, one: Node) -> None:
-    claims: dict[Any, Any] = {str(number): f"dead\0http://a/{number}" for number in range(CLAIMS)}
-    client.hset(one.keys.key("claims"), mapping=claims)
+def test_many_reservations_are_checked_in_steps(client: Redis, one: Node) -> None:
+    reserved: dict[Any, Any] = {
+        str(number): f"dead\0http://a/{number}" for number in range(RESERVATIONS)
+    }
+    client.hset(one.keys.key("claims"), mapping=reserved)
     found = set()
-    for _ in range(CLAIMS):
+    for _ in range(RESERVATIONS):
         some = result_of(one.take_starts(None, 100))
-        assert len(some) < CLAIMS / 2
+        assert len(some) < RESERVATIONS / 2
         found |= {text.decode() for _, text in some}
-        if len(found) == CLAIMS:
+        if len(found) == RESERVATIONS:
             break
-    assert found == {f"http://a/{number}" for number in range(CLAIMS)}
+    assert found == {f"http://a/{number}" for number in range(RESERVATIONS)}
 
 
 def test_other_budgets_hold_when_all_that_dead_nodes_had_is_back(client: Redis) -> None:

@@ -204,7 +204,7 @@ def test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop(client: Redis
     assert node(client, "new").push(b"page", fingerprint="a")
 
 
-def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) -> None:
+def test_dead_letters_can_be_put_back_also_after_the_end(client: Redis) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
     nodes[0].push(b"another")
     nodes[0].works(nodes[0].pop())
@@ -213,7 +213,7 @@ def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) ->
     for each in nodes:
         client.zrem(each.keys.key("working"), each.node)
     reply = nodes[0].idles()
-    assert (reply.next_step, reply.missing.set_aside) == (NextStep.CLOSE, 1)
+    assert (reply.next_step, reply.missing.dead_letters) == (NextStep.CLOSE, 1)
     assert nodes[0].size.ended_at is not None
     assert all(client.ttl(nodes[0].keys.key(part)) > 0 for part in ("aside", "seen"))
     assert result_of(nodes[0].retry()) == 1
@@ -291,14 +291,14 @@ def test_a_run_that_goes_on_after_nothing_was_fetched_ends_as_any(one: Node, two
         two.idles()
 
 
-def test_only_what_was_alone_in_hand_is_set_aside(client: Redis, one: Node) -> None:
+def test_only_what_was_in_flight_alone_becomes_a_dead_letter(client: Redis, one: Node) -> None:
     def dies_with(*demands: Demand) -> list[bytes]:
         dead = node(client, "dead")
         taken = [each.data for demand in demands for each in dead.takes(demand)]
         dead.dies()
         return taken
 
-    plain, alone = Demand(1, 1, suspect=False), Demand(1, 1, alone=True)
+    plain, alone = Demand(1, 1, poison=False), Demand(1, 1, alone=True)
     one.works()
     for page in (b"a", b"b", b"c"):
         one.push(page)
@@ -313,7 +313,7 @@ def test_only_what_was_alone_in_hand_is_set_aside(client: Redis, one: Node) -> N
     assert dies_with(alone) == [b"a"]
     assert dies_with(alone, alone) == [b"b", b"c"]  # the reply to the first was lost
     assert [one.takes(alone)[0].data for _ in range(3)] == [b"b", b"c", b"d"]
-    assert one.size.set_aside == 1
+    assert one.size.dead_letters == 1
 
 
 def test_a_node_that_is_cut_off_while_it_is_stopping_blames_no_request(
@@ -354,15 +354,15 @@ def test_a_node_gets_one_request_of_a_dead_one(
         one.push(page, score=5)
     assert [dead.pop().data, dead.pop().data] == [b"first", b"second"]
     dead.dies()
-    (suspect,) = one.takes(Demand(3, 3))
-    assert (suspect.data, suspect.tries) == (b"first", 1)
-    (plain,) = one.takes(Demand(3, 3, suspect=False))
+    (poison,) = one.takes(Demand(3, 3))
+    assert (poison.data, poison.tries) == (b"first", 1)
+    (plain,) = one.takes(Demand(3, 3, poison=False))
     assert (plain.data, plain.tries) == (b"third", 0)
-    assert one.takes(Demand(3, 3, suspect=False)) == []
+    assert one.takes(Demand(3, 3, poison=False)) == []
     assert two.pop().data == b"second"
     getattr(one, way)(plain)  # what it gives back of them stays one
-    assert two.takes(Demand(3, 3, suspect=False)) == []
-    assert two.pop() == suspect
+    assert two.takes(Demand(3, 3, poison=False)) == []
+    assert two.pop() == poison
 
 
 @pytest.mark.parametrize("has_another", [False, True])
@@ -477,7 +477,7 @@ def test_what_a_dead_node_had_of_a_sites_pages_goes_to_others(client: Redis) -> 
     assert dead.pop().data == b"first"
     assert other.take() is None
     dead.dies()
-    (taken,) = other.takes(Demand(1, 1, suspect=False))
+    (taken,) = other.takes(Demand(1, 1, poison=False))
     assert taken.data == b"second"
 
 
@@ -541,29 +541,32 @@ def test_start_requests_of_users_are_taken_once(client: Redis, one: Node, kind: 
 
     FILLED[kind](client)
     dead = node(client, "dead")
-    ((claim, text),) = take(dead, 1)
-    assert take(dead, 1) == [(claim, text)], "the reply may have been lost"
+    ((reservation, text),) = take(dead, 1)
+    assert take(dead, 1) == [(reservation, text)], "the reply may have been lost"
     assert take(one, 0) == []
     dead.dies()
-    assert take(one, 1) == [(claim, text)]
+    assert take(one, 1) == [(reservation, text)]
     _, (another, other_text) = take(one, 2)
     assert {text, other_text} >= {b"first", b"second"} or kind in ("set", "stream")
     assert client.exists("starts") == (kind == "stream")
     assert client.type("starts") != b"stream" or client.xlen("starts") == 0
-    new = [NewRequest(PLACES.new_place("a", 0), text, claim=claim), unreadable_start(another)]
+    new = [
+        NewRequest(PLACES.new_place("a", 0), text, reservation=reservation),
+        unreadable_start(another),
+    ]
     assert one.pushes(*new, *new) == [True] * 4
-    late = NewRequest(PLACES.new_place("a", 0), text, claim=claim)
+    late = NewRequest(PLACES.new_place("a", 0), text, reservation=reservation)
     assert dead.pushes(late) == [True]
     assert (one.queued, client.exists(one.keys.key("claims"))) == (1, 0)
-    assert one.size.set_aside == 1
+    assert one.size.dead_letters == 1
     one.works(one.pop())
     reply = one.idles()
-    assert (reply.next_step, reply.missing.set_aside) == (NextStep.CLOSE, 1)
+    assert (reply.next_step, reply.missing.dead_letters) == (NextStep.CLOSE, 1)
     assert (result_of(one.retry()), one.size.queued) == (1, 1)
     without_key = node(client, "without the key")
     assert without_key.idles().next_step is NextStep.TAKE_STARTS
     assert result_of(without_key.take_starts(None, 1)) == [(another, other_text)]
-    assert without_key.pushes(NewRequest(PLACES.new_place("a", 0), other_text, claim=another))
+    assert without_key.pushes(NewRequest(PLACES.new_place("a", 0), other_text, reservation=another))
     assert without_key.idles(without_key.pop()).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
 

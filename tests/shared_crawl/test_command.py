@@ -95,15 +95,18 @@ def test_who_has_taken_what_is_shown(server: RedisServer, client: Redis) -> None
         client.zadd(taken, {member[:-4] + since.to_bytes(4, "big"): 0})
     shown = [line.split() for line in ran(server, "status", "books").lines[3:]]
     assert shown == [
-        ["node", "state", "taken", "oldest", "its", "URL"],
+        ["node", "state", "in", "flight", "oldest", "its", "URL"],
         [cut.node, "stopping", "0", "-", "-"],
         [late.node, "silent", "2", "0", "s", "http://a/2"],
         [one.node, "at", "work", "2", "10", "min", "http://a/0"],
         [two.node, "waiting", "0", "-", "-"],
     ]
     (told,) = json.loads(ran(server, "status", "books", "--json").out)
-    assert told["taken_by"][2].items() >= {"node": one.node, "state": "at work", "taken": 2}.items()
-    assert told["taken_by"][2]["oldest"] == "http://a/0"
+    assert (
+        told["in_flight_by"][2].items()
+        >= {"node": one.node, "state": "at work", "in_flight": 2}.items()
+    )
+    assert told["in_flight_by"][2]["oldest"] == "http://a/0"
 
 
 def test_all_keys_of_the_server_are_looked_at_once(server: RedisServer, client: Redis) -> None:

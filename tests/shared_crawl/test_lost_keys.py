@@ -28,14 +28,14 @@ def lose(client: Redis, node: Node, *parts: str) -> None:
 def does_all(node: Node) -> tuple[int, int, IdleReply]:
     """Until the end: how many requests it takes, how many were queued again; the last reply."""
     taken = queued_again = 0
-    in_hand = node.takes(Demand(1000, 1000))
+    in_flight = node.takes(Demand(1000, 1000))
     while True:
-        taken += len(in_hand)
-        reply = node.idles(*in_hand)
+        taken += len(in_flight)
+        reply = node.idles(*in_flight)
         queued_again += reply.queued_again
         if reply.next_step is not NextStep.TAKE_MORE:
             return taken, queued_again, reply
-        in_hand = node.takes(Demand(1000, 1000))
+        in_flight = node.takes(Demand(1000, 1000))
 
 
 @pytest.mark.parametrize("parts", [["queue"], ["sites"], ["queue", "sites"]])
@@ -48,8 +48,8 @@ def test_no_request_is_missed(client: Redis, one: Node, parts: list[str]) -> Non
 
 def test_what_is_still_queued_is_not_queued_again(client: Redis, one: Node) -> None:
     one.fill(a=5)
-    (suspect,) = one.takes(Demand(1, 1))
-    result_of(one.sync(unreadable=[suspect]))
+    (poison,) = one.takes(Demand(1, 1))
+    result_of(one.sync(unreadable=[poison]))
     lose(client, one, "queue")
     one.fill(b=3)
     taken, queued_again, _ = does_all(one)

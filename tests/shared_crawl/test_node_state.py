@@ -17,8 +17,8 @@ from semaphore_middleware.shared_crawl.client import (
     NextStep,
     Outcome,
     Queued,
+    RequestInFlight,
     SyncReply,
-    TakenRequest,
     WrongTypeError,
 )
 from semaphore_middleware.shared_crawl.engine import CrawlEngine
@@ -68,10 +68,10 @@ class Node:
         crawler = ready_crawler(**ours)
         crawler.spider = crawler._create_spider("books")
         self.engine = Engine()
-        self.misfits: list[Exception] = []
+        self.mismatches: list[Exception] = []
         crawl = CrawlSettings("redis://unused", "books", lease=LEASE_S, **settings)
         self.state = NodeState(
-            crawl, crawler, cast("CrawlEngine", self.engine), self.misfits.append
+            crawl, crawler, cast("CrawlEngine", self.engine), self.mismatches.append
         )
         self.state.begin()
         self.now = 100.0
@@ -97,11 +97,11 @@ class Node:
         assert call is not None
         self.state.on_reply(call, reply, self.now)
 
-    def exchange(self, *taken: TakenRequest, **fields: Any) -> SyncCall:
+    def exchange(self, *taken: RequestInFlight, **fields: Any) -> SyncCall:
         """One call of `sync`, and the reply to it."""
         call = self.syncs()
         queued = [Queued.YES] * len(call.new)
-        replied = {"queued": queued, "lease_expired": False, "set_aside": [], **fields}
+        replied = {"queued": queued, "lease_expired": False, "dead_letters": [], **fields}
         self.reply(call, SyncReply(taken=list(taken), **replied))
         return call
 
@@ -112,9 +112,9 @@ class Node:
             self.engine.in_progress.add(request)
         return request
 
-    def taken(self, url: str) -> TakenRequest:
+    def taken(self, url: str) -> RequestInFlight:
         data = self.state.codec.encode(b"", Request(url)).data
-        return TakenRequest(Places().new_place(url.split("/")[2], 0), data)
+        return RequestInFlight(Places().new_place(url.split("/")[2], 0), data)
 
     def begins(self, *urls: str) -> list[Request]:
         """Take these requests, and begin with all of them."""
@@ -141,7 +141,7 @@ def test_without_news_the_next_call_renews_the_lease(node: Node) -> None:
 def test_what_changes_while_a_call_is_under_way_is_told_in_the_next(node: Node) -> None:
     node.reply(node.idles(), IdleReply(NextStep.WAIT, 60.0, [], 0))
     node.now = node.state.call_at
-    done = SyncReply([], [], lease_expired=False, set_aside=[])
+    done = SyncReply([], [], lease_expired=False, dead_letters=[])
     call = node.syncs()
     node.state.on_held_open()
     node.reply(call, done)
@@ -253,7 +253,7 @@ def test_when_its_time_to_wait_is_over_a_node_asks_again(node: Node) -> None:
     node.exchange()
     node.reply(node.idles(), IdleReply(NextStep.WAIT, 1.0, [], 0))
     node.now += 1.0
-    node.state.begin_turn(node.now)
+    node.state.begin_cycle(node.now)
     assert node.state.has_work.is_set()
     assert node.exchange().demand.requests
 
@@ -263,7 +263,7 @@ def test_when_its_time_to_wait_is_over_a_node_asks_again(node: Node) -> None:
     [
         (NextStep.CLOSE, Missing(left=1), False),
         (NextStep.CLOSE, Missing(failed=1), False),
-        (NextStep.CLOSE, Missing(set_aside=1), True),
+        (NextStep.CLOSE, Missing(dead_letters=1), True),
         (NextStep.CLOSE_UNDONE, Missing(), True),
         (NextStep.CLOSE_UNDONE, Missing(lost=1), True),
     ],
@@ -271,7 +271,7 @@ def test_when_its_time_to_wait_is_over_a_node_asks_again(node: Node) -> None:
 def test_the_last_idle_node_ends_the_crawl(
     node: Node, step: NextStep, missing: Missing, has_failed: bool
 ) -> None:
-    """It has failed without pages, or with requests that were set aside."""
+    """It has failed without pages, or with dead letters."""
     node.reply(node.idles(), IdleReply(step, 0.0, [], 0, missing=missing))
     assert node.state.end.has_come
     assert node.state.end.has_failed == has_failed
@@ -292,19 +292,19 @@ def test_start_requests_of_users_come_before_the_end() -> None:
     assert isinstance(call, StartsCall)
     node.reply(call, [(b"1", b"http://a/"), (b"2", b"no URL")])
     sent = node.exchange()
-    assert [new.claim for new in sent.new] == [b"1", b"2"]
-    assert [bool(new.place) for new in sent.new] == [True, False], "the second is set aside"
+    assert [new.reservation for new in sent.new] == [b"1", b"2"]
+    assert [bool(new.place) for new in sent.new] == [True, False], "the second is a dead letter"
     call = node.idles()
     assert isinstance(call, StartsCall)
     node.reply(call, [])
     assert isinstance(node.call(), IdleCall)
 
 
-def test_start_requests_of_users_that_are_in_hand_are_queued_in_a_new_run() -> None:
+def test_start_requests_of_users_that_are_reserved_are_queued_in_a_new_run() -> None:
     node = Node(start_key="starts")
     node.reply(node.idles(), [(b"1", b"http://a/"), (b"2", b"no URL")])
     node.state.begin_anew()
-    assert [(new.claim, bool(new.place)) for new in node.exchange().new] == [(b"", True)]
+    assert [(new.reservation, bool(new.place)) for new in node.exchange().new] == [(b"", True)]
 
 
 def test_the_users_key_is_looked_at_while_a_page_is_slow() -> None:
@@ -316,7 +316,7 @@ def test_the_users_key_is_looked_at_while_a_page_is_slow() -> None:
     assert node.call() is None
     node.now += 1.0
     assert node.state.call_at <= node.now
-    node.state.begin_turn(node.now)
+    node.state.begin_cycle(node.now)
     node.exchange()
     assert isinstance(node.call(), StartsCall)
 
@@ -340,14 +340,14 @@ def test_a_node_without_the_users_key_takes_what_another_has_left_of_it(node: No
     call = node.call()
     assert call == StartsCall(None)
     node.reply(call, [(b"1", b"http://a/")])
-    assert [new.claim for new in node.exchange().new] == [b"1"]
+    assert [new.reservation for new in node.exchange().new] == [b"1"]
 
 
 def test_a_key_of_another_type_ends_the_node_and_does_not_stop_it() -> None:
     node = Node(start_key="starts")
     assert isinstance(node.idles(), StartsCall)
     node.state.on_wrong_type(WrongTypeError("string"))
-    assert len(node.misfits) == 1
+    assert len(node.mismatches) == 1
     assert isinstance(node.call(), IdleCall)
 
 
@@ -360,16 +360,16 @@ def test_what_a_node_waits_for_is_said_once_a_minute(
             node.reply(node.idles(), IdleReply(NextStep.WAIT, 1.0, [], 0, at_work=at_work))
         node.now += 60.0
     assert caplog.messages == [
-        "This node waits for others at work (3), such as two:1234; requests taken by it: 5",
+        "This node waits for others at work (3), such as two:1234; requests in flight there: 5",
         "This node waits for further requests, as CRAWL_WAIT allows",
     ]
 
 
 def test_an_unreadable_request_goes_back_and_ends_the_node(node: Node) -> None:
     assert node.asks() is None
-    unreadable = TakenRequest(b"place", b"no JSON")
+    unreadable = RequestInFlight(b"place", b"no JSON")
     node.exchange(unreadable, node.taken("http://a/"))
-    assert len(node.misfits) == 1
+    assert len(node.mismatches) == 1
     assert node.state.has_unsent
     assert node.exchange().unreadable == (unreadable,)
     assert not node.state.has_unsent
@@ -380,20 +380,20 @@ def test_a_place_that_is_no_text_ends_the_node_without_further_errors(node: Node
     assert node.asks() is None
     hostile = replace(node.taken("http://a/"), place=b"\xff" * 20)
     node.exchange(hostile)
-    assert len(node.misfits) == 1
+    assert len(node.mismatches) == 1
     assert node.asks() is None
     assert node.exchange().unreadable == (hostile,)
 
 
-def test_a_request_of_an_unknown_class_is_set_aside_and_the_node_goes_on(
+def test_a_request_of_an_unknown_class_becomes_a_dead_letter_and_the_node_goes_on(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert node.asks() is None
-    refused = TakenRequest(b"place", b'{"url": "http://a/", "_class": "os.system"}')
+    refused = RequestInFlight(b"place", b'{"url": "http://a/", "_class": "os.system"}')
     node.exchange(refused, node.taken("http://b/"))
-    assert node.misfits == []
+    assert node.mismatches == []
     (line,) = caplog.messages
-    assert line.startswith("A request is set aside: 'os.system' names no subclass of")
+    assert line.startswith("A request becomes a dead letter: 'os.system' names no subclass of")
     assert node.exchange().unreadable == (refused,)
     assert refused.outcome is Outcome.REFUSED
     assert node.asks() is not None
@@ -401,7 +401,7 @@ def test_a_request_of_an_unknown_class_is_set_aside_and_the_node_goes_on(
 
 def test_what_cannot_be_read_is_sent_before_the_node_is_idle(node: Node) -> None:
     assert node.asks() is None
-    node.exchange(TakenRequest(b"place", b'{"url": "http://a/", "_class": "os.system"}'))
+    node.exchange(RequestInFlight(b"place", b'{"url": "http://a/", "_class": "os.system"}'))
     assert isinstance(node.idles(), SyncCall)
     node.exchange()
     assert isinstance(node.idles(), IdleCall)
@@ -433,11 +433,11 @@ def test_a_node_whose_lease_has_expired_keeps_only_what_it_has_begun(node: Node)
 def test_a_promoted_server_is_sent_recent_requests_again(node: Node) -> None:
     node.enqueue("http://a/")
     sent = node.exchange().new
-    node.state.outbox.on_same_server()
+    node.state.new_requests.on_same_server()
     node.state.on_promoted_server()
     assert node.exchange().new == sent
-    node.state.outbox.on_same_server()
-    node.state.outbox.on_same_server()
+    node.state.new_requests.on_same_server()
+    node.state.new_requests.on_same_server()
     node.state.on_promoted_server()
     assert node.syncs().new == [], "a server that was looked at twice since has them"
 
@@ -454,7 +454,7 @@ def test_a_new_run_is_given_the_requests_of_the_lost_one(node: Node) -> None:
     node.begins("http://a/", "http://b/")
     node.state.begin_anew()
     assert len(node.syncs().new) == 2
-    assert not node.state.prefetch.has_suspect
+    assert not node.state.prefetch.has_poison
 
 
 def test_a_node_is_not_idle_before_the_start_requests_of_a_new_run(node: Node) -> None:

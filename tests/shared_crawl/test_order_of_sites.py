@@ -1,22 +1,22 @@
-"""Sites take turns: which requests nodes get from the server."""
+"""Sites alternate: which requests nodes get from the server."""
 
 from __future__ import annotations
 
 from redis import Redis
 
-from semaphore_middleware.shared_crawl.client import Demand, TakenRequest
+from semaphore_middleware.shared_crawl.client import Demand, RequestInFlight
 from tests.support.servers import wait_until
 from tests.support.shared_crawl import Node, node
 
 
-def sites(taken: list[TakenRequest]) -> str:
+def sites(taken: list[RequestInFlight]) -> str:
     return "".join(request.site for request in taken)
 
 
-def test_sites_take_turns_however_much_each_has(one: Node, two: Node) -> None:
+def test_sites_alternate_however_much_each_has(one: Node, two: Node) -> None:
     one.fill(a=100, b=3, c=3)
-    turns = [sites(taker.takes(Demand(2, 1))) for taker in (one, two, one, two, one)]
-    assert turns == ["ab", "ca", "bc", "ab", "ca"]
+    orders = [sites(taker.takes(Demand(2, 1))) for taker in (one, two, one, two, one)]
+    assert orders == ["ab", "ca", "bc", "ab", "ca"]
 
 
 def test_a_site_with_a_zero_byte_is_not_taken_for_another(one: Node) -> None:
@@ -37,26 +37,26 @@ def test_one_call_takes_the_same_number_of_each_site(one: Node) -> None:
     assert sites(one.takes(Demand(100, 8))) == "aaaaaaaabbbbbbbbcccccccc"
 
 
-def test_a_skipped_site_keeps_its_turn(one: Node) -> None:
+def test_a_skipped_site_stays_first(one: Node) -> None:
     one.fill(a=9, b=9, c=9)
     assert sites(one.takes(Demand(2, 1, frozenset("ac")))) == "b"
     assert sites(one.takes(Demand(3, 1, frozenset("xyz")))) == "acb"
     assert one.takes(Demand(8, 8, frozenset("abc"))) == []
 
 
-def test_suspects_of_many_sites_keep_no_node_from_other_requests(client: Redis) -> None:
+def test_poison_requests_of_many_sites_keep_no_node_from_other_requests(client: Redis) -> None:
     dead = node(client, "dead")
     dead.fill(**{f"dead-{number}": 1 for number in range(40)})
     assert len(dead.takes(Demand(40, 1))) == 40
     dead.dies()
     living = node(client, "living")
-    assert [suspect.tries for suspect in living.takes(Demand(32, 8))] == [1]
+    assert [poison.tries for poison in living.takes(Demand(32, 8))] == [1]
     living.fill(**{f"new-{number}": 1 for number in range(40)})
-    others = living.takes(Demand(31, 8, suspect=False))
+    others = living.takes(Demand(31, 8, poison=False))
     assert [other.tries for other in others] == [0] * 31
 
 
-def test_a_suspect_of_a_skipped_site_waits(client: Redis) -> None:
+def test_a_poison_request_of_a_skipped_site_waits(client: Redis) -> None:
     dead = node(client, "dead")
     dead.fill(a=2, b=1)
     assert len(dead.takes(Demand(3, 2))) == 3
@@ -65,7 +65,7 @@ def test_a_suspect_of_a_skipped_site_waits(client: Redis) -> None:
     one.fill(a=1, c=1)
     assert sites(one.takes(Demand(3, 3, frozenset("a")))) == "bc"
     assert sites(one.takes(Demand(3, 3))) == "a"
-    assert [taken.tries for taken in one.takes(Demand(3, 3, suspect=False))] == [0]
+    assert [taken.tries for taken in one.takes(Demand(3, 3, poison=False))] == [0]
     assert one.size.sites == 0
 
 

@@ -39,7 +39,7 @@ async def test_prefetched_requests_do_not_grow_with_the_queue(client: Redis) -> 
         assert node.unfinished == 1000
 
 
-async def test_of_a_site_only_a_few_are_prefetched_and_sites_take_turns(client: Redis) -> None:
+async def test_of_a_site_only_a_few_are_prefetched_and_sites_alternate(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue(*urls("a", 300))
         for _ in range(60):

@@ -96,7 +96,7 @@ async def full_use(site: Site) -> None:
 
     def is_full() -> bool:
         for visit in site.visits[since:]:
-            if visit.in_hand and site.hosts[visit.host].now == LIMIT:
+            if visit.is_open and site.hosts[visit.host].now == LIMIT:
                 full.add(visit.host)
         return len(full) == HOSTS
 

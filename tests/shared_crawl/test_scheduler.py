@@ -28,7 +28,13 @@ from semaphore_middleware.scrapy.engine import (
     RobotsTxtUnreadableError,
     SpiderClosingError,
 )
-from semaphore_middleware.shared_crawl import node_state, new_requests, scheduler, session, spider_start
+from semaphore_middleware.shared_crawl import (
+    new_requests,
+    node_state,
+    scheduler,
+    session,
+    spider_start,
+)
 from semaphore_middleware.shared_crawl.client import (
     CrawlClient,
     Demand,
@@ -36,8 +42,8 @@ from semaphore_middleware.shared_crawl.client import (
     NewRequest,
     NextStep,
     Outcome,
+    RequestInFlight,
     SyncReply,
-    TakenRequest,
 )
 from tests.shared_crawl.node import (
     Call,
@@ -103,10 +109,10 @@ async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(clien
             pass
         dead.dies()
         for left in (3, 2, 1):
-            suspect = await node.start()
+            poison = await node.start()
             await node.finds_nothing()
             assert (node.taken, node.unfinished) == (1, left)
-            node.finish(suspect)
+            node.finish(poison)
         await node.idles()
 
 
@@ -141,9 +147,9 @@ async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: Patch) ->
         node.enqueue(*urls("a", 300))
         await node.start()
         encoded = node.state.codec.encode(b"", Request("http://b/0"))
-        monkeypatch.setattr(outbox, "MAX_NEW_BYTES", 2 * len(encoded.data))
+        monkeypatch.setattr(new_requests, "MAX_NEW_BYTES", 2 * len(encoded.data))
         node.enqueue(*urls("b", 5))
-        node.enqueue("http://b/large", body=b"x" * outbox.MAX_NEW_BYTES)
+        node.enqueue("http://b/large", body=b"x" * new_requests.MAX_NEW_BYTES)
         await node.has_unfinished(306)
         assert [call.new for call in calls if call.new] == [300, 2, 2, 1, 1]
 
@@ -204,30 +210,32 @@ async def test_what_an_unheard_reply_brought_goes_back_though_the_node_is_never_
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_over_a_new_connection_the_server_is_looked_at_first(
+async def test_over_a_new_connection_the_server_is_checked_first(
     client: Redis, monkeypatch: Patch, ends: bool
 ) -> None:
-    looks = calls_of(monkeypatch, Link, "look")
+    checks = calls_of(monkeypatch, Link, "check_server")
     seen: list[int] = []
-    calls = watch_calls(monkeypatch, lambda _: seen.append(len(looks)))
-    calls_of(monkeypatch, CrawlClient, "leave", lambda: seen.append(len(looks)))
+    calls = watch_calls(monkeypatch, lambda _: seen.append(len(checks)))
+    calls_of(monkeypatch, CrawlClient, "leave", lambda: seen.append(len(checks)))
     async with joined(client) as node:
         node.enqueue("http://a/")
-        await eventually(lambda: node.state.outbox._sent)
-        sent = list(node.state.outbox._sent)
+        await eventually(lambda: node.state.new_requests._sent)
+        sent = list(node.state.new_requests._sent)
         if ends:  # else it looks by itself, should it have the time
             assert node.session._task is not None
             node.session._task.cancel()
             await asyncio.wait({node.session._task})
         await node.scheduler.client.link.close()
-        looks.clear()
+        checks.clear()
         seen.clear()
         calls.clear()
         if not ends:
             node.enqueue("http://b/")
             await eventually(lambda: calls)
-            await eventually(lambda: len(node.state.outbox._sent) > 1)
-            assert node.state.outbox._sent[:1] == sent, "it is sent again if that one lacks it"
+            await eventually(lambda: len(node.state.new_requests._sent) > 1)
+            assert node.state.new_requests._sent[:1] == sent, (
+                "it is sent again if that one lacks it"
+            )
     assert set(seen) == {1}
 
 
@@ -239,7 +247,7 @@ async def test_what_a_promoted_server_lacks_is_sent_again() -> None:
         await node.has_unfinished(2)
         for part in ("queue", "requests", "seen", "sites", "taken"):
             server.itself.evict_key(node.key(part))
-        server.itself.begin_life(server.itself.snapshot())
+        server.itself.begin_incarnation(server.itself.snapshot())
         await node.has_unfinished(2)
         assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
         assert node.dropped == []
@@ -270,7 +278,7 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
 
 
 async def test_start_requests_let_others_run(client: Redis, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(outbox, "MAX_LOOP_HOLD_S", 0.0)
+    monkeypatch.setattr(new_requests, "MAX_LOOP_HOLD_S", 0.0)
     turns = 0
 
     async def count_turns() -> None:
@@ -306,7 +314,7 @@ async def test_start_requests_wait_for_the_server(
             assert node.scheduler.enqueue_request(request)
             await asyncio.sleep(0)
 
-    for module in (node_state, outbox):
+    for module in (node_state, new_requests):
         monkeypatch.setattr(module, "MAX_NEW_REQUESTS", 20)
     begins = asyncio.Event()
     async with joined(client, start=start()) as node:
@@ -320,7 +328,7 @@ async def test_start_requests_wait_for_the_server(
             begins.set()
             for _ in range(500):
                 await asyncio.sleep(0)
-            assert len(node.state.outbox) == 2 * 20 + 1
+            assert len(node.state.new_requests) == 2 * 20 + 1
         await reading
         await node.has_unfinished(201)
 
@@ -332,7 +340,7 @@ async def test_start_requests_wait_for_the_server(
 async def test_a_server_that_is_full_is_not_said_to_be_away(
     caplog: Logged, monkeypatch: Patch
 ) -> None:
-    looks = calls_of(monkeypatch, Link, "look")
+    checks = calls_of(monkeypatch, Link, "check_server")
     server = SimulatedServer(lease=LEASE_S)
     server.itself.set_full(True)
     joining = asyncio.ensure_future((node_joins := joined_in(server)).__aenter__())
@@ -343,8 +351,8 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
     server.itself.set_full(True)
     node.enqueue("http://a/")
     await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
-    lease_end, begin = node.lease_end, len(looks)
-    await eventually(lambda: len(looks) > begin + 3)
+    lease_end, begin = node.lease_end, len(checks)
+    await eventually(lambda: len(checks) > begin + 3)
     assert node.lease_end > lease_end
     server.itself.set_full(False)
     assert await node.start()
@@ -575,7 +583,7 @@ async def test_what_becomes_of_a_stopped_run_is_said(client: Redis, caplog: Logg
         assert node.closes("shutdown")
         client.hset(node.key("failed"), "place", "data")
     async with joined(client, CRAWL_RUN="tuesday"):
-        assert "set aside or have failed: 1" in caplog.text
+        assert "dead letters or have failed: 1" in caplog.text
     async with joined(client, CRAWL_RUN="monday") as late:
         assert "The crawl 'books' has ended its run 'monday', so there is nothing" in caplog.text
         assert not late.closes("finished")
@@ -767,9 +775,7 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
         await node.idles()
         assert node.closes("finished")
     assert "'nothing' is not a method of the spider" in caplog.text
-    assert (
-        "has ended without the requests that are set aside: 2. scrapy frontier retry" in caplog.text
-    )
+    assert "has ended without its dead letters: 2. scrapy frontier retry" in caplog.text
 
 
 async def test_a_start_request_of_a_key_is_filtered_if_it_says_so(client: Redis) -> None:
@@ -816,7 +822,7 @@ async def test_start_requests_in_users_key_have_forms_as_for_scrapy_redis(
             assert isinstance(request, FormRequest)
 
 
-async def test_users_entries_of_another_encoding_are_set_aside(client: Redis) -> None:
+async def test_users_entries_of_another_encoding_become_dead_letters(client: Redis) -> None:
     client.rpush("starts", "http://a/caf\xe9".encode("latin-1"), "http://a/last")
     async with joined(client, CRAWL_START_KEY="starts") as node:
         assert (await node.start()).url == "http://a/last"
@@ -852,7 +858,7 @@ async def test_a_callback_that_blocks_loses_no_request(caplog: Logged) -> None:
         await other.join()
         node.enqueue("http://a/1")
         page = await host.run(node.start())
-        with host.blocked():
+        with host.stalled():
             for _ in range(60):
                 await asyncio.sleep(LEASE_S / 10)
                 assert not await other.takes()
@@ -871,13 +877,13 @@ async def test_one_that_hangs_loses_it_in_the_end() -> None:
         await other.join()
         node.enqueue("http://a/1")
         await host.run(node.start())
-        with host.blocked():
+        with host.stalled():
             began = server.world.now
             while not (taken := await other.takes()):  # noqa: ASYNC110 - simulated time
                 await asyncio.sleep(LEASE_S / 10)
             leases = (server.world.now - began) / LEASE_S
             assert renewal_thread.MOST_LEASES < leases < renewal_thread.MOST_LEASES + 1.2
-        assert taken[0].tries == 1, "it counts once as suspect"
+        assert taken[0].tries == 1, "it counts once as a poison request"
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
@@ -889,7 +895,7 @@ async def test_a_node_that_was_silent_says_so(caplog: Logged, is_idle: bool) -> 
         await other.join()
         node.enqueue("http://a/1")
         page = await host.run(node.start())
-        with host.blocked(with_keeper=True):
+        with host.stalled(with_renewal_thread=True):
             while not (taken := await other.takes()):  # noqa: ASYNC110 - simulated time
                 await asyncio.sleep(LEASE_S / 10)
         node.fetch(page, Response(page.url))
@@ -939,7 +945,7 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
         assert node.session._task
         assert isinstance(place, bytes)
         node.session._task.cancel()  # the end comes before it can say so
-        node.state._unreadable.append(TakenRequest(place, b""))
+        node.state._unreadable.append(RequestInFlight(place, b""))
     assert client.zrange(node.key("suspects"), 0, -1, withscores=True) == [(place, 1)]
 
 
@@ -1094,10 +1100,10 @@ async def test_a_request_of_an_unknown_class_holds_up_no_node(
         await node.visits("http://a/2")
         await node.idles()
         assert caplog.text.count("'os.system'") == 1
-        assert "without the requests that are set aside: 1" in caplog.text
-        assert node.stat("scheduler/set_aside/redis") == 1
+        assert "without its dead letters: 1" in caplog.text
+        assert node.stat("scheduler/dead_letters/redis") == 1
         assert node.closes("finished")
-    assert other.size.set_aside == 1
+    assert other.size.dead_letters == 1
     assert result_of(other.retry()) == 1
 
 

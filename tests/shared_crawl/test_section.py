@@ -23,7 +23,7 @@ async def test_crawls_that_run_stand_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(row["name"], row["state"]) for row in rows] == [
         *(("b", "running"), ("c", "stopped"), ("a", "ended"), ("d", "ended"))
     ]
-    counts = {"nodes": 2, "sites": 7, "queued": 40, "taken": 9, "pages": 450, "seen": 500}
-    assert rows[0].items() >= {**counts, "set_aside": 1, "ended_at": None}.items()
+    counts = {"nodes": 2, "sites": 7, "queued": 40, "in_flight": 9, "pages": 450, "seen": 500}
+    assert rows[0].items() >= {**counts, "dead_letters": 1, "ended_at": None}.items()
     assert section.gauges.keys() <= rows[0].keys()
     assert "exists" not in rows[0]

@@ -27,7 +27,7 @@ from unittest import mock
 from scrapy.cmdline import execute
 from scrapy.settings import Settings
 
-from semaphore_middleware.core.protocol import Statement
+from semaphore_middleware.core.protocol import LeaseUpdate
 from semaphore_middleware.model.limits import Limit
 from tests.support.nodes import Caller
 from tests.support.scrapy_process import ScrapyProcess, start_scrapy
@@ -237,8 +237,8 @@ LONG_NAME = "a-very-long-name.of.example.edu"
 class OldCaller(Caller):
     """A node that states that its requests have held their permits, and waited, for 3 h."""
 
-    def statement(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Statement:
-        return super().statement(scope, limit, held_age=OLD, wait_age=OLD, **overrides)
+    def next_update(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> LeaseUpdate:
+        return super().next_update(scope, limit, held_age=OLD, wait_age=OLD, **overrides)
 
     async def hold(self, scope: str, limit: int | Limit) -> None:
         await self.take(scope, limit=limit)

@@ -1,4 +1,4 @@
-"""Nodes reduced to their statements, and a look at the server from outside."""
+"""Nodes reduced to their updates, and a look at the server from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from semaphore_middleware.core.calls import Recovery, Store
 from semaphore_middleware.core.observer import Observer
-from semaphore_middleware.core.protocol import Reply, Statement
+from semaphore_middleware.core.protocol import LeaseUpdate, Reply
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.link.connection import Connection
@@ -38,7 +38,7 @@ MACHINE = 1  # of all nodes, unless a test says otherwise
 OPTIONS = NodeOptions(
     lease=ENDLESS_S,
     recovery_wait=ENDLESS_S,
-    turn=0.0,
+    reuse_window=0.0,
     prefix=KEYS.prefix,
     job="",
     backoff=Backoff(),
@@ -137,8 +137,8 @@ async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> N
 def renew(node: FairSemaphore) -> None:
     """What time does to a node: it says everything again, and checks where its server is."""
     assert node._session is not None
-    node._session.outbox.send_all()
-    node._session.outbox.check_server()
+    node._session.updates.send_all()
+    node._session.updates.check_server()
 
 
 class Recorder(Observer):
@@ -156,29 +156,29 @@ class Recorder(Observer):
 
 @dataclass(slots=True)
 class Book:
-    """One node's side of an account. All counts are of its term."""
+    """One node's side of a lease. All counts are of this lease."""
 
-    term: int
+    lease_id: int
     seq: int = 0
-    asked: int = 0
+    requested: int = 0
     returned: int = 0
-    believed: int = 0
+    granted_ack: int = 0
 
     @property
     def held(self) -> int:
-        return self.believed - self.returned
+        return self.granted_ack - self.returned
 
     @property
     def waiting(self) -> int:
-        return self.asked - self.believed
+        return self.requested - self.granted_ack
 
-    def hear(self, granted: int) -> None:
-        self.believed = max(self.believed, granted)
-        self.asked = max(self.asked, self.believed)
+    def apply(self, granted: int) -> None:
+        self.granted_ack = max(self.granted_ack, granted)
+        self.requested = max(self.requested, self.granted_ack)
 
 
 class Caller:
-    """A node reduced to its statements: what it says, and how often, is the test's to choose.
+    """A node reduced to its updates: what it says, and how often, is the test's to choose.
 
     It hears only replies: what it was granted meanwhile, it learns when it renews. By itself it
     says only that requests have begun, at the grant, where their starts are spaced. Nothing ends
@@ -190,7 +190,7 @@ class Caller:
         self.options = replace(OPTIONS, **options)
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
-        self._last_term = 0
+        self._last_lease_id = 0
         self._server = Server(url, ENDLESS_S)
         self.recovery = Recovery(KEYS, self.options, self.losses.append)
         self.store = Store(KEYS, name, machine, self.options, self.recovery)
@@ -213,8 +213,8 @@ class Caller:
     # What tests say -----------------------------------------------------------------------------
 
     async def take(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
-        self.book(scope).asked += n
-        return await self.say(scope, limit)
+        self.book(scope).requested += n
+        return await self.update(scope, limit)
 
     async def give_back(
         self,
@@ -225,30 +225,30 @@ class Caller:
         take: int = 0,
         feedback: FeedbackSummary | None = None,
     ) -> Reply:
-        """Give `n` permits back, and in the same statement ask for `take` others."""
+        """Give `n` permits back, and in the same update ask for `take` others."""
         book = self.book(scope)
         book.returned += n
-        book.asked += take
-        return await self.say(scope, limit, feedback=feedback)
+        book.requested += take
+        return await self.update(scope, limit, feedback=feedback)
 
     async def give_up(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
-        self.book(scope).asked -= n
-        return await self.say(scope, limit)
+        self.book(scope).requested -= n
+        return await self.update(scope, limit)
 
     async def renew(self, scope: str, limit: int | Limit = 1) -> Reply:
-        return await self.say(scope, limit)
+        return await self.update(scope, limit)
 
-    async def say(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Reply:
+    async def update(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Reply:
         """The present counts, but for what is overridden; under another epoch, once more."""
         while True:
-            statement = self.statement(scope, limit, **overrides)
-            replies = await self.send(statement)
+            update = self.next_update(scope, limit, **overrides)
+            replies = await self.send(update)
             if replies is None:
                 await self.begin_epoch()
                 continue
-            self.hear(*replies)
-            has_begun_more = replies[0].granted > statement.believed
-            if replies[0].gap is None or not has_begun_more or overrides:
+            self.apply(*replies)
+            has_begun_more = replies[0].granted > update.granted_ack
+            if replies[0].interval is None or not has_begun_more or overrides:
                 return replies[0]
 
     async def inspect(self, scope: str) -> Inspection:
@@ -258,67 +258,67 @@ class Caller:
 
     def book(self, scope: str) -> Book:
         if scope not in self.books:
-            self.books[scope] = Book(self._new_term())
+            self.books[scope] = Book(self._new_lease_id())
         return self.books[scope]
 
     def held(self, scope: str) -> int:
         return self.book(scope).held
 
-    def statement(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Statement:
-        """The next statement of the account; it is not sent."""
+    def next_update(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> LeaseUpdate:
+        """The next update of the lease; it is not sent."""
         book = self.book(scope)
         book.seq += 1
-        statement = Statement(
+        update = LeaseUpdate(
             scope,
             limit if isinstance(limit, Limit) else Limit(limit),
-            book.term,
+            book.lease_id,
             book.seq,
-            book.asked,
+            book.requested,
             book.returned,
-            book.believed,
-            started=book.believed,
-            pending=0,
-            resting=0,
+            book.granted_ack,
+            started=book.granted_ack,
+            unstarted=0,
+            suspended=0,
             held_age=0.0,
             wait_age=0.0,
             start_age=0.0,
         )
-        return replace(statement, **overrides) if overrides else statement
+        return replace(update, **overrides) if overrides else update
 
-    async def send(self, *statements: Statement) -> list[Reply] | None:
+    async def send(self, *updates: LeaseUpdate) -> list[Reply] | None:
         """Exactly these, in one go; the replies are not heard. None: under another epoch."""
-        return await self.store.sync(self.connection, statements)
+        return await self.store.sync(self.connection, updates)
 
-    def hear(self, *replies: Reply) -> None:
+    def apply(self, *replies: Reply) -> None:
         """Replies, which may be late."""
         for reply in replies:
-            scope, said = reply.statement.scope, reply.statement
+            scope, update = reply.update.scope, reply.update
             book = self.book(scope)
-            if said.term != book.term:
+            if update.lease_id != book.lease_id:
                 continue
             if reply.status != "ok":
-                self.lose(scope, reply.term)
+                self.lose(scope, reply.lease_id)
                 continue
-            book.hear(reply.granted)
-            was_last_and_empty = said.seq == book.seq and said.asked == said.returned
-            if was_last_and_empty and reply.granted == book.asked == book.returned:
-                del self.books[scope]  # the server has closed the account
+            book.apply(reply.granted)
+            was_last_and_empty = update.seq == book.seq and update.requested == update.returned
+            if was_last_and_empty and reply.granted == book.requested == book.returned:
+                del self.books[scope]  # the server has closed the entry
 
     def lose(self, scope: str, above: int = 0) -> None:
-        """All that it held is over; what it waits for, it asks for under a new term."""
-        self._last_term = max(self._last_term, above)
-        self.books[scope] = Book(self._new_term(), asked=self.book(scope).waiting)
+        """All that it held is over; what it waits for, it asks for under a new lease."""
+        self._last_lease_id = max(self._last_lease_id, above)
+        self.books[scope] = Book(self._new_lease_id(), requested=self.book(scope).waiting)
 
     async def begin_epoch(self) -> None:
-        """Go on under new terms, and claim what is held."""
+        """Go on under new leases, and claim what is held."""
         await self.store.recovery.join_epoch(self.connection)
         for scope, book in self.books.items():
             held, waiting = book.held, book.waiting
-            self.books[scope] = Book(self._new_term(), 0, held + waiting, 0, held)
+            self.books[scope] = Book(self._new_lease_id(), 0, held + waiting, 0, held)
 
-    def _new_term(self) -> int:
-        self._last_term += 1
-        return self._last_term
+    def _new_lease_id(self) -> int:
+        self._last_lease_id += 1
+        return self._last_lease_id
 
 
 def key(scope: str) -> bytes:
@@ -334,7 +334,7 @@ class Outside:
             ignore_subscribe_messages=True
         )
         self._channels.psubscribe(KEYS.channel("*"))
-        self.told()
+        self.notified()
 
     # See ----------------------------------------------------------------------------------------
 
@@ -377,18 +377,18 @@ class Outside:
         is_hash = self.client.type(key) == b"hash"
         return self.client.hgetall(key) if is_hash else self.client.dump(key)
 
-    def told(self) -> list[tuple[str, str]]:
-        """What nodes were told since the last look: node and text, in order."""
+    def notified(self) -> list[tuple[str, str]]:
+        """The notifications since the last call: node and text, in order."""
         self.client.publish(KEYS.channel(END), "end")
-        told: list[tuple[str, str]] = []
+        notified: list[tuple[str, str]] = []
         while True:
             message = self._channels.get_message(timeout=TIMEOUT_S)
             if message is None:
                 continue
             node = name_of(message["channel"].removeprefix(KEYS.channel("")))
             if node == END:
-                return told
-            told.append((node, name_of(message["data"])))
+                return notified
+            notified.append((node, name_of(message["data"])))
 
     # What time does -----------------------------------------------------------------------------
 
@@ -421,4 +421,4 @@ class Outside:
         self.client.hset(KEYS.epoch, "from", 1)
 
 
-END = "\0 the end of what was told"
+END = "\0 the end of the notifications"

@@ -70,7 +70,7 @@ class Restricted(SocketProxy):
 
 
 class _Conversation:
-    """One client's: each command is answered in its turn."""
+    """One client's: each command is answered in its order."""
 
     def __init__(self, proxy: Restricted, client: StreamWriter, server: StreamWriter) -> None:
         self._proxy = proxy

@@ -65,24 +65,24 @@ class Look:
         return self.fields.get("learned", {})
 
     @property
-    def accounts(self) -> dict[str, dict[str, float]]:
+    def entries(self) -> dict[str, dict[str, float]]:
         """By node."""
         return {
             field.removeprefix("node:"): {
-                name: float(text) for name, text in account.items() if name != "job"
+                name: float(text) for name, text in entry.items() if name != "job"
             }
-            for field, account in sorted(self.fields.items())
+            for field, entry in sorted(self.fields.items())
             if field.startswith("node:")
         }
 
     @property
     def held(self) -> dict[str, int]:
-        counts = {n: int(a["granted"] - a["returned"]) for n, a in self.accounts.items()}
+        counts = {n: int(a["granted"] - a["returned"]) for n, a in self.entries.items()}
         return {node: count for node, count in counts.items() if count}
 
     @property
     def waiting(self) -> dict[str, int]:
-        counts = {n: int(a["asked"] - a["granted"]) for n, a in self.accounts.items()}
+        counts = {n: int(a["requested"] - a["granted"]) for n, a in self.entries.items()}
         return {node: count for node, count in counts.items() if count > 0}
 
 
@@ -112,7 +112,7 @@ def edit(client: Any, scope: str, field: str, **values: float) -> None:
 
 def names_in(field: str) -> Sequence[str]:
     """The names of the record in a field of a scope's hash; none in that of its jobs."""
-    kind = field.partition(":")[0].replace("node", "account")
+    kind = field.partition(":")[0].replace("node", "entry")
     return OF_KEYS[kind].names if kind in OF_KEYS else ()
 
 

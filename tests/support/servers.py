@@ -156,7 +156,7 @@ class RedisServer(Removable):
             self._process = None
 
     def restart(self) -> None:
-        """Crash and come back at the same address, with what was saved: nothing, as a rule."""
+        """Crash and come back at the same address, with what was saved: usually nothing."""
         self.kill()
         self._started_empty = False
         self.start()
@@ -185,7 +185,7 @@ class RedisServer(Removable):
             return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
     def members(self) -> dict[str, tuple[int, int]]:
-        """By scope: how many permits are held, and how many requests wait, by the accounts of all
+        """By scope: how many permits are held, and how many requests wait, by the entries of all
         nodes; empty when all were given back.
         """
         with self.client() as client:
@@ -194,7 +194,7 @@ class RedisServer(Removable):
         return {
             scope: (sum(seen.held.values()), sum(seen.waiting.values()))
             for scope, seen in looks
-            if seen.accounts
+            if seen.entries
         }
 
 

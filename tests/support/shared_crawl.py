@@ -15,7 +15,7 @@ from semaphore_middleware.shared_crawl.client import (
     NewRequest,
     Outcome,
     Queued,
-    TakenRequest,
+    RequestInFlight,
 )
 from semaphore_middleware.shared_crawl.counts import Counts
 from semaphore_middleware.shared_crawl.keys import Places
@@ -74,32 +74,32 @@ class Node(CrawlClient):
         for site, count in counts.items():
             self.pushes(*(self.new(site=site) for _ in range(count)))
 
-    def takes(self, demand: Demand, *finished: TakenRequest) -> list[TakenRequest]:
+    def takes(self, demand: Demand, *finished: RequestInFlight) -> list[RequestInFlight]:
         return result_of(self.sync(finished=_pages(finished), demand=demand)).taken
 
-    def take(self, *finished: TakenRequest) -> TakenRequest | None:
+    def take(self, *finished: RequestInFlight) -> RequestInFlight | None:
         return next(iter(self.takes(ONE, *finished)), None)
 
-    def pop(self, *finished: TakenRequest) -> TakenRequest:
+    def pop(self, *finished: RequestInFlight) -> RequestInFlight:
         taken = self.take(*finished)
         assert taken is not None
         return taken
 
-    def cannot_read(self, taken: TakenRequest) -> list[bytes]:
-        """Give it back as unreadable; what is set aside now."""
-        return result_of(self.sync(unreadable=[taken])).set_aside
+    def cannot_read(self, taken: RequestInFlight) -> list[bytes]:
+        """Give it back as unreadable; the new dead letters."""
+        return result_of(self.sync(unreadable=[taken])).dead_letters
 
-    def finishes(self, taken: TakenRequest, outcome: Outcome) -> None:
+    def finishes(self, taken: RequestInFlight, outcome: Outcome) -> None:
         taken.outcome = outcome
         result_of(self.sync(finished=[taken]))
 
-    def works(self, *finished: TakenRequest) -> None:
+    def works(self, *finished: RequestInFlight) -> None:
         result_of(self.sync(finished=_pages(finished), working=True))
 
-    def idles(self, *finished: TakenRequest) -> IdleReply:
+    def idles(self, *finished: RequestInFlight) -> IdleReply:
         return result_of(self.idle(_pages(finished)))
 
-    def leaves(self, *finished: TakenRequest) -> None:
+    def leaves(self, *finished: RequestInFlight) -> None:
         result_of(self.leave(_pages(finished)))
 
     def dies(self) -> None:
@@ -146,7 +146,7 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
     await crawl.link.close()
 
 
-def _pages(finished: tuple[TakenRequest, ...]) -> tuple[TakenRequest, ...]:
+def _pages(finished: tuple[RequestInFlight, ...]) -> tuple[RequestInFlight, ...]:
     for taken in finished:
         taken.outcome = Outcome.PAGE
     return finished

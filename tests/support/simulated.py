@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, ParamSpec, Self, TypeVar
 
 from lab.simulation.network import Network, Wire
-from lab.simulation.run import Keeper, Semaphore, connected_by
+from lab.simulation.run import RenewalThread, Semaphore, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.permit import Permit
@@ -71,7 +71,7 @@ class SimulatedServer:
     def node(self, **options: Any) -> Semaphore:
         """A node on the test's own host, whose loop nothing blocks."""
         node = Semaphore(self.network, self._here, MACHINE, **{**self.options, **options})
-        node._keeper = None
+        node._renewal_thread = None
         return node
 
     def connect(self, location: Location, host: Host | None = None) -> Location:
@@ -114,21 +114,21 @@ class _Client:
 
 
 class BusyHost:
-    """A host beside the test's, whose loop a test may block; its keeper's goes on."""
+    """A host beside the test's, whose loop a test may block; the renewal thread's goes on."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        self.itself = Host(server.world, "busy", has_keeper=True)
-        assert self.itself.keeper is not None
-        self.keeper: Any = Keeper(self.itself.keeper)
+        self.itself = Host(server.world, "busy", has_renewal_thread=True)
+        assert self.itself.renewal_thread is not None
+        self.renewal_thread: Any = RenewalThread(self.itself.renewal_thread)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """On its loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.itself.loop))
 
     @contextmanager
-    def blocked(self, with_keeper: bool = False) -> Iterator[None]:
-        """A callback blocks its loop; or the whole process stands still, `with_keeper`."""
-        self.itself.freeze() if with_keeper else self.itself.block()
+    def stalled(self, with_renewal_thread: bool = False) -> Iterator[None]:
+        """A callback blocks its loop; or the whole process stands still, `with_renewal_thread`."""
+        self.itself.freeze() if with_renewal_thread else self.itself.block()
         try:
             yield
         finally:
@@ -144,7 +144,7 @@ class BusyNode(BusyHost):
         self.semaphore = Semaphore(
             server.network, self.itself, MACHINE, **server.options, observers=[self.recorder]
         )
-        self.semaphore._keeper = self.keeper
+        self.semaphore._renewal_thread = self.renewal_thread
 
     async def __aenter__(self) -> Self:
         await self.run(self.semaphore.open())

@@ -132,6 +132,6 @@ class Site(JudgingSite):
 
 
 def most_at_once(visits: Iterable[Visit]) -> int:
-    """How many of these were in hand at once, whatever hosts they were for."""
+    """How many of these were open at once, whatever hosts they were for."""
     changes = [change for visit in visits for change in ((visit.begin, 1), (visit.end, -1))]
     return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)

@@ -7,13 +7,13 @@ from tests.support.servers import RedisServer
 from tests.support.shared_crawl import looking_at, node
 
 
-async def test_walled_sites_are_listed(server: RedisServer) -> None:
+async def test_blocked_sites_are_listed(server: RedisServer) -> None:
     with looking_at(server) as client:
         node(client, "one", crawl="books").push(b"a")
     caller = await Caller.join(server, "a")
     await block(caller, Outside(server))
     said = (
-        "s is walled. It has refused all requests for 10 min, the last one with status 403; its "
+        "s is blocked. It has refused all requests for 10 min, the last one with status 403; its "
         "requests fail until it answers one."
     )
     assert ran(server, "status").lines[-1] == said

@@ -72,7 +72,7 @@ async def test_a_visit_that_waits_for_crawls_counts_no_older_survey(
     monkeypatch.setattr(ClusterMetrics, "count_starts", note_too)
     monkeypatch.setattr(Crawls, "survey", survey)
     monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
-    async with serving(server) as page, FairSemaphore(server.url, turn=0, lease=3) as node:
+    async with serving(server) as page, FairSemaphore(server.url, reuse_window=0, lease=3) as node:
         await node.acquire("a", 9)
         await eventually(lambda: 1 in noted)
         visit = asyncio.create_task(seen_at(page))
@@ -92,11 +92,11 @@ async def test_they_tell_of_shared_crawls(server: RedisServer, monkeypatch: Patc
 
     await set_one_aside(server, "shop")
     async with serving(server) as page:
-        assert value(await seen_at(page), "crawl_set_aside", crawl="shop") == 1
+        assert value(await seen_at(page), "crawl_dead_letters", crawl="shop") == 1
         monkeypatch.setattr(Crawls, "survey", fail)
         seen = await seen_at(page)
         assert value(seen, "server_up", prefix="semaphore") == 1
-        assert value(seen, "crawl_set_aside", crawl="shop") is None, "it is old"
+        assert value(seen, "crawl_dead_letters", crawl="shop") is None, "it is old"
 
 
 @pytest.mark.slow

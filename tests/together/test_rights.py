@@ -58,8 +58,8 @@ SHARED = commands_in(*(SCRIPTS[name] for name in NODES_SCRIPTS))
 
 
 def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
-    of_kernel = commands_in(scripts.SYNC, scripts.BEGIN_EPOCH, INSPECT)
-    of_nodes = of_kernel | commands_in(NOTE_HISTORY, NOTE_ROBOTSTXT)
+    of_package = commands_in(scripts.SYNC, scripts.BEGIN_EPOCH, INSPECT)
+    of_nodes = of_package | commands_in(NOTE_HISTORY, NOTE_ROBOTSTXT)
     assert allowed("node") == FOR_NODES | CACHING | of_nodes
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | SHARED
     assert allowed("crawler") == allowed("node") | SHARED

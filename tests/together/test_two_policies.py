@@ -7,7 +7,7 @@ from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 
-async def test_a_gap_answers_a_refusal_in_place_of_an_adaptive_limit(
+async def test_an_interval_answers_a_refusal_in_place_of_an_adaptive_limit(
     server: RedisServer, outside: Outside
 ) -> None:
     a = await Caller.join(server, "a")
@@ -15,6 +15,6 @@ async def test_a_gap_answers_a_refusal_in_place_of_an_adaptive_limit(
     assert await taught(a) > 0
     adaptive = Limit(8, adaptive=True)
     await a.give_back("s", limit=adaptive)
-    outside.edit("s", "learned", working_limit=8, next_by_gap=0, calm_until=0)
+    outside.edit("s", "learned", working_limit=8, next_by_interval=0, calm_until=0)
     await one_more(a, outside, REFUSED)
     assert float(outside.look("s")[0].learned["working_limit"]) == 8

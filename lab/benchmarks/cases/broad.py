@@ -18,7 +18,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from lab.benchmarks.harness.figures import in_turn, median_ratio
+from lab.benchmarks.harness.figures import alternating, median_ratio
 from lab.benchmarks.harness.load import Timetable, put_under_load, take_part
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from semaphore_middleware import FairSemaphore, Limit
@@ -61,7 +61,7 @@ CRAWLS = {
 def measure(quick: bool) -> Report:
     rounds, seconds = (1, 2.0) if quick else (3, 8.0)
     found: dict[str, list[Sequence[float]]] = {name: [] for name in (YARDSTICK, *CRAWLS)}
-    for name in in_turn(rounds, list(found)):
+    for name in alternating(rounds, list(found)):
         found[name].append(_run(name, seconds))
     _, bare_server, bare_node = zip(*found[YARDSTICK], strict=True)
     rows: list[list[Cell]] = []
@@ -75,8 +75,9 @@ def measure(quick: bool) -> Report:
             if crawl.node_goal:
                 goals.append(Goal(f"{name}: node", of_node, at_most=crawl.node_goal))
     how = (
-        f"{rounds} rounds of {seconds:g} s, in turn, medians. {NODES} processes with {REQUESTS} "
-        f"requests at once, each to one of {SITES:,} sites of its process, or to a full one."
+        f"{rounds} rounds of {seconds:g} s, alternating, medians. {NODES} processes with "
+        f"{REQUESTS} requests at once, each to one of {SITES:,} sites of its process, or to a "
+        "full one."
     )
     return Report("broad: each page of another site", COLUMNS, rows, goals, [how])
 

@@ -1,6 +1,6 @@
 """Four processes with eight clients each at a full site: permits a second, and what one costs.
 
-And two that hand one permit to and fro: from a release on one to the grant on the other.
+And two that pass one permit to and fro: from a release on one to the grant on the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import median
 from lab.benchmarks import rivals
 from lab.benchmarks.harness.contender import OURS, PUBLISH, Place
 from lab.benchmarks.harness.contest import contest
-from lab.benchmarks.harness.figures import in_turn, median_ratio, most, percentile
+from lab.benchmarks.harness.figures import alternating, median_ratio, most, percentile
 from lab.benchmarks.harness.load import Result
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from tests.support.servers import RedisServer
@@ -21,7 +21,7 @@ AT_A_FULL_SITE = (OURS, rivals.PEER)
 HAND_OFF = (OURS, rivals.PEER, PUBLISH)
 LIMIT = 5
 WORK_S = 0.002
-HAND_OFF_WORK_S = 0.001  # the other has long asked when its turn comes
+HAND_OFF_WORK_S = 0.001  # the other has long asked when it is next
 POSSIBLE = LIMIT / WORK_S  # permits a second, were no time lost between two
 COLUMNS = (
     "semaphore",
@@ -40,7 +40,7 @@ def measure(quick: bool) -> Report:
     rounds, processes, seconds = (1, 2, 0.3) if quick else (5, 4, 3.0)
     with RedisServer() as server:
         found = _at_a_full_site(server, rounds, processes, seconds)
-        waits = _handed_on(server, rounds, seconds / 2)
+        waits = _passed_on(server, rounds, seconds / 2)
     figures = {name: [*map(median, zip(*of_it, strict=True))] for name, of_it in found.items()}
     rows: list[Sequence[Cell]] = []
     for name in found | waits:
@@ -49,8 +49,8 @@ def measure(quick: bool) -> Report:
     how = (
         f"{processes} processes with {CLIENTS} clients each, limit {LIMIT}, {1000 * WORK_S:g} ms "
         f"of work: at most {POSSIBLE:,.0f} permits a second. Medians of {rounds} rounds of "
-        f"{seconds:g} s, in turn. Commands: sent, and run by scripts. Hand-off: two processes with "
-        f"a client each, limit 1. {rivals.version_of(rivals.SEMAPHORE)}."
+        f"{seconds:g} s, alternating. Commands: sent, and run by scripts. Hand-off: two processes "
+        f"with a client each, limit 1. {rivals.version_of(rivals.SEMAPHORE)}."
     )
     goals = [*_goals(found), *_goals_of_waits(waits)]
     return Report("contest: who serves a full site quickest", COLUMNS, rows, goals, [how])
@@ -61,17 +61,17 @@ def _at_a_full_site(
 ) -> dict[str, list[Sequence[float]]]:
     """The figures of each round, as in COLUMNS."""
     found: dict[str, list[Sequence[float]]] = {one.name: [] for one in AT_A_FULL_SITE}
-    for number, one in enumerate(in_turn(rounds, AT_A_FULL_SITE)):
+    for number, one in enumerate(alternating(rounds, AT_A_FULL_SITE)):
         place = Place(str(server.path), f"full-{number}", LIMIT)
         result = contest(server, one, place, processes * (CLIENTS,), WORK_S, seconds)
         found[one.name].append(_figures(result, seconds))
     return found
 
 
-def _handed_on(server: RedisServer, rounds: int, seconds: float) -> dict[str, tuple[float, ...]]:
+def _passed_on(server: RedisServer, rounds: int, seconds: float) -> dict[str, tuple[float, ...]]:
     """Milliseconds from a release to the grant: p50 and p99."""
     waits: dict[str, list[float]] = {one.name: [] for one in HAND_OFF}
-    for number, one in enumerate(in_turn(rounds, HAND_OFF)):
+    for number, one in enumerate(alternating(rounds, HAND_OFF)):
         place = Place(str(server.path), f"hand-off-{number}", limit=1)
         result = contest(server, one, place, (1, 1), HAND_OFF_WORK_S, seconds)
         waits[one.name] += [1000 * waited for waited in result.handoffs]

@@ -21,7 +21,7 @@ COLUMNS = (
     "Jain's index",
     f"least in {WINDOW_S:g} s",
     "small nodes' share",
-    "places in use",
+    "permits in use",
     "permits",
 )
 
@@ -67,7 +67,7 @@ def measure(quick: bool) -> Report:
         Goal("five nodes: Jain's index", five_jain, at_least=0.99),
         Goal(f"five nodes: the least in {window:g} s", five_least, at_least=0.95),
         Goal("one client beside 50: its share", share_of_one, at_least=0.45),
-        Goal("one client beside 50: places in use", in_use, at_least=0.9),
+        Goal("one client beside 50: permits in use", in_use, at_least=0.9),
     ]
     how = (
         f"Each node is a process, for {seconds:g} s, or {seconds / 2:g} s where they are two. "

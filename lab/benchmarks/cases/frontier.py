@@ -15,7 +15,7 @@ import redis
 
 from lab.benchmarks import rivals
 from lab.benchmarks.harness.crawls import with_add_on
-from lab.benchmarks.harness.figures import in_turn, median_ratio, percentile, ratios_text
+from lab.benchmarks.harness.figures import alternating, median_ratio, percentile, ratios_text
 from lab.benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.server import Reading
@@ -93,10 +93,10 @@ def measure(quick: bool) -> Report:
         rows += part[0]
         goals += part[1]
     pair = (
-        f"{plan.rounds} rounds of {plan.seconds:g} s, in turn, medians; a server for each crawl of "
-        f"two nodes and one site, which answers in {PAGE_MS} ms. A page has 11 links, 8 of them "
-        f"new. Death: at a third of {plan.pages:,} pages a node is killed, and started again; our "
-        f"leases are {LEASE_S:g} s. {rivals.version_of(rivals.FRONTIER)}, with "
+        f"{plan.rounds} rounds of {plan.seconds:g} s, alternating, medians; a server for each "
+        f"crawl of two nodes and one site, which answers in {PAGE_MS} ms. A page has 11 links, 8 "
+        f"of them new. Death: at a third of {plan.pages:,} pages a node is killed, and started "
+        f"again; our leases are {LEASE_S:g} s. {rivals.version_of(rivals.FRONTIER)}, with "
         f"SCHEDULER_PERSIST. Many hosts: {HOST_NODES} nodes, {HOSTS} hosts, pages of {HOST_MS} ms."
     )
     ranges = (
@@ -119,7 +119,7 @@ def measure(quick: bool) -> Report:
 def _beside(plan: Plan) -> Part:
     found: dict[str, dict[Frontier, list[float]]] = defaultdict(lambda: {OURS: [], THEIRS: []})
     of_deaths: dict[Frontier, list[Counter[str]]] = {OURS: [], THEIRS: []}
-    for each in in_turn(plan.rounds, [OURS, THEIRS]):
+    for each in alternating(plan.rounds, [OURS, THEIRS]):
         for round_trip_s in ROUND_TRIPS_S:
             for figure, value in _endless(each, plan.seconds, round_trip_s).items():
                 found[figure][each].append(value)
@@ -147,7 +147,7 @@ def _beside(plan: Plan) -> Part:
 def _many_hosts(plan: Plan) -> Part:
     """Where no limit holds a node back: the scheduler alone, and with the add-on."""
     found: dict[Frontier, list[float]] = {OURS: [], WITH_ADD_ON: [], THEIRS: []}
-    for each in in_turn(plan.rounds, list(found)):
+    for each in alternating(plan.rounds, list(found)):
         figures = _endless(each, plan.seconds, nodes=HOST_NODES, hosts=HOSTS, page_ms=HOST_MS)
         found[each].append(figures[PAGES])
     rows: list[Sequence[Cell]] = [

@@ -19,7 +19,7 @@ from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.test import get_crawler
 
 from lab.benchmarks.harness.crawls import crawling, with_add_on
-from lab.benchmarks.harness.figures import in_turn, median_ratio, ratios_text
+from lab.benchmarks.harness.figures import alternating, median_ratio, ratios_text
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.site import site
 from semaphore_middleware.model.limits import Limit, parse_limits
@@ -28,7 +28,7 @@ from semaphore_middleware.scrapy.admission import Admissions
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from tests.support.servers import RedisServer
 
-HOSTS, PLACES, LIMIT = 300, 16, 8
+HOSTS, SLOTS, LIMIT = 300, 16, 8
 MS = "80-120"  # of a page
 QUEUED = 1_000, 10_000, 60_000  # hosts
 MOST_POP_MS = 0.05
@@ -40,7 +40,7 @@ def measure(quick: bool) -> Report:
     rounds, pages = (1, 1) if quick else (5, 6)
     sizes = QUEUED[:1] if quick else QUEUED
     found: dict[str, list[tuple[float, float]]] = {ADD_ON: [], PLAIN: []}
-    for by in in_turn(rounds, [ADD_ON, PLAIN]):
+    for by in alternating(rounds, [ADD_ON, PLAIN]):
         found[by].append(_speed(by, pages))
     (ours, ours_ms), (theirs, theirs_ms) = (zip(*found[by], strict=True) for by in (ADD_ON, PLAIN))
     ratio = median_ratio(ours, theirs)
@@ -55,17 +55,17 @@ def measure(quick: bool) -> Report:
         *(Goal(f"pop, {hosts:,} hosts", our, at_most=MOST_POP_MS) for hosts, our, _ in pops),
     ]
     how = (
-        f"{rounds} rounds in turn, medians; ratios {ratios_text(ours, theirs)}. {HOSTS} "
-        f"hosts, pages of {MS} ms, CONCURRENT_REQUESTS {PLACES}, {LIMIT} a host."
+        f"{rounds} rounds, alternating, medians; ratios {ratios_text(ours, theirs)}. {HOSTS} "
+        f"hosts, pages of {MS} ms, CONCURRENT_REQUESTS {SLOTS}, {LIMIT} a host."
     )
     return Report("hosts: many hosts whose limits are not met", COLUMNS, rows, goals, [how])
 
 
 def _speed(by: str, pages: int) -> tuple[float, float]:
-    """Pages a second while all places are in use, and milliseconds of processor time a page."""
+    """Pages a second while all slots are in use, and milliseconds of processor time a page."""
     with site() as of_site, RedisServer() as server:
         settings: dict[str, Any] = {
-            "CONCURRENT_REQUESTS": PLACES,
+            "CONCURRENT_REQUESTS": SLOTS,
             "CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT,
         }
         if by == ADD_ON:
@@ -100,7 +100,7 @@ def _queue(by: str) -> DownloaderAwarePriorityQueue:
     downloader = SimpleNamespace(slots={}, get_slot_key=lambda request: request.url.split("/")[2])
     crawler.engine = SimpleNamespace(downloader=downloader)  # type: ignore[assignment]
     limits = parse_limits({}, {}, Limit(LIMIT), "", "host")
-    admissions = Admissions(ScopeFinder(("host",), limits), PLACES, lambda: None)
+    admissions = Admissions(ScopeFinder(("host",), limits), SLOTS, lambda: None)
     crawl = SimpleNamespace(downloads=SimpleNamespace(admissions=admissions))
     kind = hooks.SemaphorePriorityQueue if by == ADD_ON else DownloaderAwarePriorityQueue
     with mock.patch.object(hooks, "crawl_of", return_value=crawl):

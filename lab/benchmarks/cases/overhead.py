@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lab.benchmarks.harness.crawls import AHEAD, crawl, with_add_on
-from lab.benchmarks.harness.figures import in_turn, median_ratio, ratios_text
+from lab.benchmarks.harness.figures import alternating, median_ratio, ratios_text
 from lab.benchmarks.harness.middlewares import OneCall, enabled
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.site import site
@@ -50,12 +50,12 @@ def measure(quick: bool) -> Report:
         for pattern in PATTERNS:
             address = of_site.pages(pattern.page_ms)
             times: dict[str, list[float]] = {PLAIN: [], ADD_ON: [], BY_HAND: []}
-            for name in in_turn(rounds, list(crawls)):
+            for name in alternating(rounds, list(crawls)):
                 times[name].append(pattern.cost(crawls[name], address, pages, warm_up))
             for name, found in times.items():
                 ratio, spread = median_ratio(found, times[PLAIN]), ratios_text(found, times[PLAIN])
                 rows.append((f"{pattern.name}: {name}", median(found), ratio, spread))
                 if name == ADD_ON:
                     goals.append(Goal(f"{pattern.name}: {ADD_ON} / {PLAIN}", ratio, at_most=1.05))
-    how = "In turn; the medians of their ratios."
+    how = "Alternating; the medians of their ratios."
     return Report(TITLE, COLUMNS, rows, goals, [how])

@@ -16,7 +16,7 @@ from lab.benchmarks.harness.site import Visit, site
 from tests.support.servers import RedisServer
 
 HOST = "site.test"
-FIRST = 30  # answers that are not judged: the pace is being learned
+FIRST = 30  # answers that do not count: the interval is being learned
 PLAIN, ADD_ON, NEXT, BY_HAND = "Scrapy alone", "with the add-on", "its next crawl", "told by hand"
 COLUMNS = ("site and crawl", "pages", "refused of the first 30", "of the rest, %", "seconds")
 TIMEOUT_S = 300.0

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import TypeAlias
 
-from lab.benchmarks.harness.figures import in_turn, median_ratio
+from lab.benchmarks.harness.figures import alternating, median_ratio
 from lab.benchmarks.harness.report import Goal, Report
 from lab.benchmarks.harness.server import metered
 from lab.benchmarks.harness.simulated_node import Batch, SimulatedNode
@@ -55,9 +55,9 @@ async def _measure(server: RedisServer, rounds: int, permits: int) -> Report:
     gain = median_ratio(slow, fast)
     goals.append(Goal("one a call: gain of the fast path", gain, at_least=LEAST_GAIN))
     note = (
-        f"Medians of {rounds} rounds of {permits} permits each or more, ours and the yardstick in "
-        "turn, on one connection of one server. A permit is taken in one call and given back in "
-        "another, and no turns are taken: statements are sent as they are."
+        f"Medians of {rounds} rounds of {permits} permits each or more, ours and the yardstick "
+        "alternating, on one connection of one server. A permit is taken in one call and given "
+        "back in another, and no permit is reused: updates are sent as they are."
     )
     return Report("server: processor time of the server a permit", COLUMNS, rows, goals, [note])
 
@@ -75,7 +75,7 @@ async def _alternate(
     for once, context in 10 * [*pair]:  # loads the scripts
         with context():
             await once()
-    for figures, (once, context) in in_turn(rounds, [*zip(found, pair, strict=True)]):
+    for figures, (once, context) in alternating(rounds, [*zip(found, pair, strict=True)]):
         with context(), metered(figures, times * a_call, server):
             for _ in range(times):
                 await once()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from lab.benchmarks.harness.crawls import crawl, crawl_together
-from lab.benchmarks.harness.figures import all_at_work, in_turn, mean, median_ratio, most
+from lab.benchmarks.harness.figures import all_at_work, alternating, mean, median_ratio, most
 from lab.benchmarks.harness.middlewares import LocalSemaphore, enabled
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.site import Visit, site
@@ -24,7 +24,7 @@ def measure(quick: bool) -> Report:
         pages = max(2 * NODES * LIMIT, round(seconds * LIMIT * 1000 / service))
         shares: dict[str, list[float]] = {OURS: [], LOCAL: []}
         at_once = 0
-        for name in in_turn(rounds, [OURS, LOCAL]):
+        for name in alternating(rounds, [OURS, LOCAL]):
             visits = (_nodes if name == OURS else _one_process)(service, pages)
             shares[name].append(mean(visits, *all_at_work(visits)) / LIMIT)
             if name == OURS:

@@ -43,10 +43,10 @@ def _saved(file: Path, height: float) -> Iterator[Figure]:
         figure.savefig(file, facecolor="white", metadata={"Creator": None, "Date": None})
 
 
-def draw_in_hand(
+def draw_open_requests(
     file: Path, steps: Mapping[str, Sequence[tuple[float, int]]], limit: int, seconds: float
 ) -> None:
-    """One under the other, on one scale: what the site has in hand over time."""
+    """One under the other, on one scale: the site's open requests over time."""
     tops = [max(2 * limit, *(count + 1 for _, count in changes)) for changes in steps.values()]
     with _saved(file, height=5) as figure:
         rows = figure.subplots(len(steps), sharex=True, height_ratios=tops)

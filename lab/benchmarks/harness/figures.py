@@ -13,7 +13,7 @@ from lab.benchmarks.harness.site import Visit
 Variant = TypeVar("Variant")
 
 
-def in_turn(rounds: int, variants: Sequence[Variant]) -> Iterator[Variant]:
+def alternating(rounds: int, variants: Sequence[Variant]) -> Iterator[Variant]:
     """Each variant once a round; none is always the first."""
     for number in range(rounds):
         first = number % len(variants)
@@ -41,11 +41,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[math.ceil(share * len(ordered)) - 1]
 
 
-# Requests in hand at once -----------------------------------------------------------------------
+# Open requests at once --------------------------------------------------------------------------
 
 
 class Span(Protocol):
-    """A time in which a request was in hand."""
+    """A time in which a request was open."""
 
     @property
     def begin(self) -> float: ...
@@ -54,8 +54,8 @@ class Span(Protocol):
     def end(self) -> float: ...
 
 
-def in_hand(visits: Iterable[Span]) -> Iterator[tuple[float, int]]:
-    """Each change: when, and how many requests were in hand from then on."""
+def open_requests(visits: Iterable[Span]) -> Iterator[tuple[float, int]]:
+    """Each change: when, and how many requests were open from then on."""
     changes = [(visit.begin, 1) for visit in visits] + [(visit.end, -1) for visit in visits]
     now = 0
     for when, change in sorted(changes):  # at the same time, the ends first
@@ -64,13 +64,13 @@ def in_hand(visits: Iterable[Span]) -> Iterator[tuple[float, int]]:
 
 
 def most(visits: Iterable[Span]) -> int:
-    """How many were in hand at once, at most."""
-    return max(now for _, now in in_hand(visits))
+    """How many were open at once, at most."""
+    return max(now for _, now in open_requests(visits))
 
 
 def mean(visits: Iterable[Span], begin: float, end: float) -> float:
-    """How many were in hand on average from begin to end."""
-    steps = [*in_hand(visits), (end, 0)]
+    """How many were open on average from begin to end."""
+    steps = [*open_requests(visits), (end, 0)]
     area = sum(
         now * (min(until, end) - max(since, begin))
         for (since, now), (until, _) in pairwise(steps)

@@ -19,7 +19,7 @@ from semaphore_middleware.shared_crawl.client import (
     NewRequest,
     Outcome,
     Queued,
-    TakenRequest,
+    RequestInFlight,
 )
 from semaphore_middleware.shared_crawl.codec import stored
 from semaphore_middleware.shared_crawl.keys import Places
@@ -71,7 +71,7 @@ class FullFrontier:
         self._dumps = Serializer(()).dumps
         self._random = Random(1)
         self._pages = 0
-        self._in_hand: list[TakenRequest] = []
+        self._in_flight: list[RequestInFlight] = []
 
     async def begin(self) -> None:
         await self._crawl.join({})
@@ -139,14 +139,14 @@ class FullFrontier:
         seconds = []
         for _ in range(times):
             new = self._new(PREFETCH_TARGET)
-            for one in self._in_hand:
+            for one in self._in_flight:
                 one.outcome = Outcome.PAGE
             begin = time.perf_counter()
-            reply = await self._crawl.sync(new, self._in_hand, FIRST_PAGE, working=True)
+            reply = await self._crawl.sync(new, self._in_flight, FIRST_PAGE, working=True)
             seconds.append(time.perf_counter() - begin)
             assert all(one is Queued.YES for one in reply.queued)
             assert len(reply.taken) == PREFETCH_TARGET
-            self._in_hand = reply.taken
+            self._in_flight = reply.taken
         return seconds
 
     def _new(self, number: int) -> list[NewRequest]:

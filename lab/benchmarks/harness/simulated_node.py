@@ -1,4 +1,4 @@
-"""A node reduced to its statements: how much it asks for is the benchmark's choice."""
+"""A node reduced to its updates: how much it asks for is the benchmark's choice."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class SimulatedNode(Caller):
     ) -> None:
         """Want so many more permits of each of these scopes, and give so many back.
 
-        In as few round trips as a session needs for what comes up in one turn of the loop.
+        In as few round trips as a session needs for what comes up in one cycle of the loop.
         """
         for some in batches(list(scopes), LEASES_AT_ONCE):
             for scope in some:
                 book = self.book(scope)
-                book.asked += more
+                book.requested += more
                 book.returned += give_back
-            replies = await self.send(*(self.statement(scope, limit) for scope in some))
+            replies = await self.send(*(self.next_update(scope, limit) for scope in some))
             assert replies is not None, "the server has forgotten its epoch"
             for reply in replies:
                 assert reply.status == "ok", reply
-            self.hear(*replies)
+            self.apply(*replies)
 
 
 class Batch:

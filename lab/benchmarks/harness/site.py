@@ -3,7 +3,7 @@
 `/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes that long to answer;
 with two times, as in 150-250, pages take times between, spread evenly over their numbers. With a
 rate and a burst, as in 100@5+10, it allows 5 starts a second, and 10 at once. The site
-records which requests it has in hand, and when; `/record` returns that. It is as simple as a server
+records which requests are open, and when; `/record` returns that. It is as simple as a server
 can be: on a machine with few cores it must leave them to those who are measured.
 """
 
@@ -37,11 +37,11 @@ class Visit:
     visitor: str
     begin: float  # seconds on the machine's monotonic clock, the same for all processes
     end: float
-    status: int  # 200 while it is in hand
+    status: int  # 200 while it is open
 
 
 class MeasuringSite(JudgingSite):
-    """Answers as the path says, and writes down who had what in hand, and when."""
+    """Answers as the path says, and writes down whose requests were open, and when."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class MeasuringSite(JudgingSite):
 
     def _record(self) -> list[tuple[str, str, float, float, int]]:
         now = time.monotonic()
-        open = [visit for host in self.hosts.values() for visit in host.in_hand]
+        open = [visit for host in self.hosts.values() for visit in host.open]
         return [*self._over, *((*_who(at), now, 200) for at in open if at.path != "/record")]
 
 
@@ -108,12 +108,14 @@ class Site:
         return f"http://{host}:{self._port}/{host}/{milliseconds}/{visitor}/"
 
     def visits(self) -> list[Visit]:
-        """Those that are over in the order of their ends, then those in hand."""
+        """Those that are over in the order of their ends, then the open ones."""
         with urlopen(f"http://127.0.0.1:{self._port}/record") as reply:
             return [Visit(*visit) for visit in json.load(reply)]
 
     def wait_until_busy(self, number: int) -> None:
-        """Until so many visitors have come, each counted once a host, and have found their pace."""
+        """Until so many visitors have come, each counted once a host, and have found their
+        interval.
+        """
         while len({(visit.host, visit.visitor) for visit in self.visits()}) < number:
             time.sleep(0.2)
         time.sleep(SETTLE_S)

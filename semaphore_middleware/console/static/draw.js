@@ -58,7 +58,7 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A scope's or node's name, isolated: one that is written from right to left turns nothing round. */
+/** A scope's or node's name, isolated: one that is written from right to left changes the order of nothing else. */
 export function nameOf(text) {
   const bdi = element("bdi");
   const shown = text.length > MAX_NAME_CHARS ? `${text.slice(0, MAX_NAME_CHARS)}…` : text || "(no name)";

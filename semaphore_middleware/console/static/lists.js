@@ -47,7 +47,7 @@ export function showCrawls(state) {
   const shown = rows.map((crawl) => ({
     name: crawl.name,
     badge: [crawl.ended_at ? `ended ${seconds(Date.now() / 1000 - crawl.ended_at)} ago` : crawl.state, BADGES[crawl.state]],
-    cells: ["nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set_aside"].map((part) => number(crawl[part])),
+    cells: ["nodes", "sites", "queued", "in_flight", "pages", "failed", "seen", "dead_letters"].map((part) => number(crawl[part])),
   }));
   const running = rows.filter((crawl) => crawl.state === "running").length;
   const caption = rows.length

@@ -67,7 +67,7 @@ function display(state) {
   showCrawls(state);
   showRules(state);
   write($("#caption"), caption(state));
-  tell(state.scopes);
+  announce(state.scopes);
 }
 
 function problem(text) {
@@ -107,17 +107,17 @@ function showPages({ page: shown, pages }) {
   }
 }
 
-// What changes and matters is said, also to those who do not see it ------------------------------
+// What changes and matters is announced, also to those who do not see it ------------------------------
 
-function tell(scopes) {
+function announce(scopes) {
   const now = new Map(scopes.map((scope) => [scope.id, scope]));
-  const said = [];
+  const found = [];
   for (const [id, scope] of now) {
     const last = before.get(id);
-    if (last) said.push(...changes(last, scope).map((text) => `${scope.scope} ${text}`));
+    if (last) found.push(...changes(last, scope).map((text) => `${scope.scope} ${text}`));
   }
   before = now;
-  if (said.length) news(said);
+  if (found.length) news(found);
 }
 
 function changes(last, scope) {

@@ -1,4 +1,5 @@
--- Begins an epoch, unless the server's present life has one. It says from when on permits are granted.
+-- Begins an epoch, unless the server's present incarnation has one, and returns from when on permits are
+-- granted.
 -- KEYS: epoch, rules, index.
 -- ARGV: see `clock`; an id for a new epoch; the protocol's version; the recovery wait (ms); the wait on a
 --       server that was started when nobody held a permit and was not used since (ms); 1 if an operator
@@ -13,26 +14,26 @@ local ID, VERSION, WAIT, WAIT_IF_EMPTY = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local IS_TRUSTED = ARGV[6] == '1'
 local UNUSED = 4 * LEASE -- after so long without a call nobody uses another version any more
 
-local IS_TOLD = ARGV[7] ~= ''
-local info = IS_TOLD and ARGV[7] or redis.call('INFO')
-local function told(name)
+local HAS_INFO = ARGV[7] ~= ''
+local info = HAS_INFO and ARGV[7] or redis.call('INFO')
+local function info_of(name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)')
 end
 
 -- A replica that may be written to: this server was a master when the node connected.
-if told('role') ~= 'master' then return redis.error_reply('READONLY this is a replica') end
+if info_of('role') ~= 'master' then return redis.error_reply('READONLY this is a replica') end
 
 -- As long as this stays the same, the server has lost nothing without saying so. The replication id is
 -- another one after a failover, even where the same process is the master again.
-local run_id = told('run_id')
-local life = run_id .. ' ' .. (told('master_replid') or '')
+local run_id = info_of('run_id')
+local incarnation = run_id .. ' ' .. (info_of('master_replid') or '')
 local evictions -- nil: it never evicts
-if (told('maxmemory_policy') or 'noeviction') ~= 'noeviction' and (told('maxmemory') or '0') ~= '0' then
-  evictions = told('evicted_keys') or '0'
-  life = life .. ' without ' .. evictions .. ' keys'
+if (info_of('maxmemory_policy') or 'noeviction') ~= 'noeviction' and (info_of('maxmemory') or '0') ~= '0' then
+  evictions = info_of('evicted_keys') or '0'
+  incarnation = incarnation .. ' without ' .. evictions .. ' keys'
 end
 
-local known_life, version, empty_run_id =
+local known_incarnation, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
 -- promise: another version
 if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
@@ -40,12 +41,12 @@ if not (EPOCH or evictions) then -- there are no scopes yet, so the index has al
   redis.call('ZADD', KEYS[3], 'inf', @constant(complete))
   redis.call('PEXPIRE', KEYS[3], @constant(index_kept))
 end
--- The clock goes on: leases of an earlier life, if any were saved, count by it.
+-- The clock goes on: leases of an earlier incarnation, if any were saved, count by it.
 write_clock()
-if known_life ~= life or version ~= VERSION then -- rule 2: another life
+if known_incarnation ~= incarnation or version ~= VERSION then -- rule 2: another incarnation
   EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT) -- rule 2: recovery wait
-  redis.call('HSET', KEYS[1], 'id', ID, 'life', life, 'version', VERSION, 'from', FROM,
-    'evicted', not IS_TOLD and evictions or -1, 'rules', redis.call('HLEN', KEYS[2]))
+  redis.call('HSET', KEYS[1], 'id', ID, 'life', incarnation, 'version', VERSION, 'from', FROM,
+    'evicted', not HAS_INFO and evictions or -1, 'rules', redis.call('HLEN', KEYS[2]))
   redis.call('HDEL', KEYS[1], 'started_empty')
 end
 if IS_TRUSTED and FROM > NOW then

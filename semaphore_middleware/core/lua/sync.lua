@@ -1,8 +1,8 @@
--- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
--- and in any order.
+-- Applies one node's updates of its leases, and returns what it is granted. A call may be repeated, late or
+-- overtaken by another one.
 -- KEYS: epoch, rules, index; then for each scope: scope, queue.
 -- ARGV: see `clock`; the node; the epoch's id; the node's job; then for each scope the record
---       `statement`, and after it `feedback`, if there is any.
+--       `update`, and after it `feedback`, if there is any.
 -- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the records
 --        `reply` and `findings` and, as text, what is wrong with the scope's keys, if anything; last the
 --        server's wall clock (ms).
@@ -11,21 +11,22 @@
 
 @include(shared/scopes)
 
-local STATEMENT_BYTES = @bytes(statement)
-local MOST = 10 ^ 12 -- the largest number in a statement; as milliseconds 31 years
+local UPDATE_BYTES = @bytes(update)
+local MOST = 10 ^ 12 -- the largest number in an update; as milliseconds 31 years
 local JOB = ARGV[4]
 local HAS_RULES = rules and rules ~= '0'
 
--- Whether a statement is possible: no number is broken or too large, and no two contradict each other.
-local function makes_sense(@(statement))
-  local fractions = term % 1 + seq % 1 + asked % 1 + returned % 1 + believed % 1 + started % 1 + pending % 1
-    + resting % 1
+-- Whether an update is possible: no number is broken or too large, and no two contradict each other.
+local function makes_sense(@(update))
+  local fractions = lease_id % 1 + seq % 1 + requested % 1 + returned % 1 + granted_ack % 1 + started % 1
+    + unstarted % 1
+    + suspended % 1
   return fractions == 0 -- not a number if one is none
-    and term >= 1 and seq >= 1 and returned >= 0
-    and pending >= 0 and pending <= believed - returned
-    and returned <= believed and believed <= asked and started >= 0
-    and resting >= 0 and start_age >= 0 and held_age >= 0 and wait_age >= 0
-    and math.max(term, seq, asked, started, resting) <= MOST
+    and lease_id >= 1 and seq >= 1 and returned >= 0
+    and unstarted >= 0 and unstarted <= granted_ack - returned
+    and returned <= granted_ack and granted_ack <= requested and started >= 0
+    and suspended >= 0 and start_age >= 0 and held_age >= 0 and wait_age >= 0
+    and math.max(lease_id, seq, requested, started, suspended) <= MOST
     and @sense(limit)
 end
 
@@ -45,14 +46,14 @@ local function prepare()
   @include(shared/slow_path)
 end
 
--- Answers one statement.
+-- Answers one update.
 local function serve(key, queue, text)
-  if #text < STATEMENT_BYTES then return pack_refusal(@status(refused), '') end
-  local @said_(statement) = struct.unpack('@format(statement)', text)
-  if not makes_sense(@said_(statement)) then return pack_refusal(@status(refused), '') end
+  if #text < UPDATE_BYTES then return pack_refusal(@status(refused), '') end
+  local @update_(update) = struct.unpack('@format(update)', text)
+  if not makes_sense(@update_(update)) then return pack_refusal(@status(refused), '') end
   local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
-  local is_plain = #text == STATEMENT_BYTES and not learned and not HAS_RULES and NOW >= FROM
-  local reply = is_plain and fast_path(key, state, own, @said_(statement))
+  local is_plain = #text == UPDATE_BYTES and not learned and not HAS_RULES and NOW >= FROM
+  local reply = is_plain and fast_path(key, state, own, @update_(update))
   if reply then return reply end
   if not slow_path then prepare() end
   return slow_path(key, queue, text, state, own, learned)

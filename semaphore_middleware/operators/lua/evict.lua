@@ -1,5 +1,5 @@
--- Closes a dead node's accounts, before their leases end. It grants nothing: nodes that wait are told to ask
--- again, and look whether the server still is in the life that they know.
+-- Closes a dead node's entries, before their leases end. It grants nothing: nodes that wait are notified to
+-- ask again, and check whether the server still is in the incarnation that they know.
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: how many permits it held, and how many requests of it waited.
 
@@ -11,10 +11,10 @@ local held, waiting = 0, 0
 local function evict_from(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   if scope.job == false then read_jobs(scope) end
-  local account = scope.own
-  if not account then return end
-  held, waiting = held + held_by(account), waiting + waiting_at(account) + account.resting
-  close_account(scope, NODE, account)
+  local entry = scope.own
+  if not entry then return end
+  held, waiting = held + held_by(entry), waiting + waiting_at(entry) + entry.suspended
+  close_entry(scope, NODE, entry)
   scope.due = NOW -- others may have a looser limit
   apply_limit(scope)
   count_begun(scope)

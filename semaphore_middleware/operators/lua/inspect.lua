@@ -2,7 +2,7 @@
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; no node; "kept" leaves out
 -- scopes without a key.
 -- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); then
---        for each scope the record `inspection`, and after it `limit`, the one in force, and `findings`;
+--        for each scope the record `inspection`, and after it `limit`, the effective one, and `findings`;
 --        which operator has set a rule (empty: none); and its nodes: of each its name, its job, and the
 --        record `member`, and after it `limit`, as its requests ask for it. Nothing for a scope that cannot
 --        be read, or is left out. Fewer scopes than were named if they have many nodes.
@@ -18,27 +18,27 @@ local function age(since)
   return math.max(0, NOW - since) / 1000
 end
 
-local function row_of(node, account)
-  local held, waiting = held_by(account), waiting_at(account) + account.resting
-  local oldest = held > 0 and age(account.held_since) or 0
-  local longest_wait = waiting > 0 and age(account.waiting_since) or 0
-  local lease_left, failures = left(account.lease_end), account.failures
-  local numbers = struct.pack('@format(member)@format(limit)', @(member), @account.(limit))
-  return { node, account.job, numbers }
+local function row_of(node, entry)
+  local held, waiting = held_by(entry), waiting_at(entry) + entry.suspended
+  local oldest = held > 0 and age(entry.held_since) or 0
+  local longest_wait = waiting > 0 and age(entry.waiting_since) or 0
+  local lease_left, failures = left(entry.lease_end), entry.failures
+  local numbers = struct.pack('@format(member)@format(limit)', @(member), @entry.(limit))
+  return { node, entry.job, numbers }
 end
 
 -- Those that wait first, in the order of the queue.
 local function rows_of(scope)
-  local rows, places = {}, {}
-  for place, member in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
-    places[node_of(member)] = place
+  local rows, order = {}, {}
+  for rank, member in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
+    order[node_of(member)] = rank
   end
-  for_each_account(scope, function(node, account)
-    if account.lease_end > NOW then table.insert(rows, row_of(node, account)) end
+  for_each_entry(scope, function(node, entry)
+    if entry.lease_end > NOW then table.insert(rows, row_of(node, entry)) end
   end)
   table.sort(rows, function(one, other)
-    local place, other_place = places[one[1]] or math.huge, places[other[1]] or math.huge
-    return place < other_place or (place == other_place and one[1] < other[1])
+    local rank, other_rank = order[one[1]] or math.huge, order[other[1]] or math.huge
+    return rank < other_rank or (rank == other_rank and one[1] < other[1])
   end)
   return rows
 end
@@ -63,18 +63,18 @@ local function reply_of(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   if scope.is_new and ARGV[3] == 'kept' then return false end
   apply_limit(scope)
-  local force, learned = scope.force, scope.learned or NOTHING
-  local limit, limit_max = force.limit, force.concurrency
+  local effective, learned = scope.effective, scope.learned or NOTHING
+  local limit, limit_max = effective.limit, effective.concurrency
   local earliest = math.max(earliest_by_delay(scope), earliest_by_rate(scope))
-  earliest = math.max(earliest, (select(2, @hook(pace))))
+  earliest = math.max(earliest, (select(2, @hook(interval))))
   local next_start = left(earliest)
   local backoff_left = left(pause_end(learned))
   local backoff_last = learned.backoff / 1000
-  local paused, started = force.paused and 1 or 0, scope.started
+  local paused, started = effective.paused and 1 or 0, scope.started
   local reason, wait = held_back_by(scope)
-  local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @force.(limit))
+  local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @effective.(limit))
     .. pack_findings(scope)
-  return { numbers, force.by or '', rows_of(scope) }
+  return { numbers, effective.by or '', rows_of(scope) }
 end
 
 local replies = { struct.pack('>dd', left(FROM), ADVANCE / 1000) }

@@ -17,10 +17,10 @@ local AFTER_REFUSAL, AFTER_SLOWNESS, OF_REMEMBERED = 0.5, 0.85, 0.8
 
 -- An adaptive limit starts low, to measure the site's usual latency.
 local function adaptive_on_limit(scope)
-  local force = scope.force
-  if force.adaptive == 0 then return end
+  local effective = scope.effective
+  if effective.adaptive == 0 then return end
   local working = math.floor(scope.learned and scope.learned.working_limit or 0)
-  force.limit = math.min(force.concurrency, math.max(1, working))
+  effective.limit = math.min(effective.concurrency, math.max(1, working))
   scope.lowered_by = @reason(adaptive)
 end
 
@@ -29,7 +29,7 @@ local function begin_round(learned)
 end
 
 local function shrink(learned, scope, share)
-  local used = math.min(learned.working_limit, scope.force.concurrency)
+  local used = math.min(learned.working_limit, scope.effective.concurrency)
   learned.working_limit, learned.is_steady = math.max(1, used * share), 1
   adaptive_on_limit(scope)
   begin_round(learned)
@@ -38,7 +38,7 @@ end
 -- Doubles at first; once it has been too high for the site, grows by one in five rounds.
 local function grow(learned, scope)
   local working = learned.is_steady == 1 and learned.working_limit + 1 or learned.working_limit * 2
-  learned.working_limit = math.min(working, scope.force.concurrency)
+  learned.working_limit = math.min(working, scope.effective.concurrency)
   adaptive_on_limit(scope)
 end
 
@@ -49,14 +49,14 @@ end
 
 -- A crawl begins a little below the limit with which the last one of this site got on.
 local function adaptive_on_feedback(learned, scope)
-  if scope.force.adaptive == 0 or learned.working_limit > 0 then return end
+  if scope.effective.adaptive == 0 or learned.working_limit > 0 then return end
   local good = learned.held_limit
   learned.working_limit, learned.is_steady = math.max(1, OF_REMEMBERED * good), good > 0 and 1 or 0
   adaptive_on_limit(scope)
 end
 
 local function adaptive_on_good(learned, scope, report)
-  if scope.force.adaptive == 0 or NOW - report.good_age < learned.round_since then return end
+  if scope.effective.adaptive == 0 or NOW - report.good_age < learned.round_since then return end
   local answers = learned.round_answers + report.good
   learned.round_answers = answers
   learned.round_sum = learned.round_sum + report.good * report.mean_log_ms
@@ -69,7 +69,7 @@ local function adaptive_on_good(learned, scope, report)
   -- If the site is slow with one request at a time, that is its usual latency.
   local is_usual = usual == 0 or is_slow or mean < usual
   learned.usual_latency = is_usual and mean or usual + DRIFT * (mean - usual)
-  if scope.used >= scope.force.limit then -- else the limit was not reached
+  if scope.used >= scope.effective.limit then -- else the limit was not reached
     learned.held_limit = learned.working_limit
     grow(learned, scope)
   end
@@ -77,7 +77,7 @@ local function adaptive_on_good(learned, scope, report)
 end
 
 local function adaptive_on_incident(learned, scope, is_answered)
-  if scope.force.adaptive == 1 and not is_answered then shrink(learned, scope, AFTER_REFUSAL) end
+  if scope.effective.adaptive == 1 and not is_answered then shrink(learned, scope, AFTER_REFUSAL) end
 end
 
 local function adaptive_on_idle(learned)

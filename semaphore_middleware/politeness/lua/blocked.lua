@@ -39,11 +39,11 @@ local function blocked_on_named_time(learned, report)
 end
 
 local function blocked_shut_by(learned)
-  return learned.refuses_all == 1 and @reason(walled)
+  return learned.refuses_all == 1 and @reason(blocked)
 end
 
 local function blocked_room(learned)
-  if learned.refuses_all == 1 then return 1, @reason(walled) end -- rule 28: one at a time
+  if learned.refuses_all == 1 then return 1, @reason(blocked) end -- rule 28: one at a time
 end
 
 local function blocked_wants_feedback(learned)
@@ -51,6 +51,6 @@ local function blocked_wants_feedback(learned)
 end
 
 local function blocked_find(learned, found)
-  if learned.refuses_all == 1 then found.walled_for = blocked_for(learned) end
+  if learned.refuses_all == 1 then found.blocked_for = blocked_for(learned) end
   found.refused_by = learned.refused_by
 end

@@ -17,9 +17,9 @@ local function unresponsive_forget(learned)
   learned.is_failing, learned.is_down, learned.tried_by, learned.first_try = 0, 0, '', ''
 end
 
--- Whether a node believes that the site does not respond: it has tried itself, or nodes on two machines have,
+-- Whether the site counts as failing for a node: the node has tried it itself, or nodes on two machines have,
 -- or a crowd.
-local function believes(learned, node)
+local function counts_as_failing_for(learned, node)
   local tried, first = 0, nil
   for machine, name in string.gmatch(learned.tried_by, '(%d+) (%Z+)') do
     if name == node then return true end
@@ -29,15 +29,15 @@ local function believes(learned, node)
   return tried >= MOST_TRIED
 end
 
--- A failure is the fault of the node that had it, unless every node says the same: each that has given a
+-- A failure is the fault of the node that had it, unless every node has the same: each that has given a
 -- permit back since the first failure has failed, and of the others none holds a permit.
 local function is_of_all(learned, scope)
   local found = true
-  for_each_account(scope, function(_, account)
-    if account.ended_at >= learned.failing_since then
-      found = found and account.failures > 0
+  for_each_entry(scope, function(_, entry)
+    if entry.ended_at >= learned.failing_since then
+      found = found and entry.failures > 0
     else
-      found = found and held_by(account) == 0
+      found = found and held_by(entry) == 0
     end
   end)
   return found
@@ -50,7 +50,7 @@ local function note_down(learned, scope)
   if learned.is_down == 1 then return end
   learned.is_down = 1
   notify_waiting(scope, 'unresponsive 1 ' .. math.floor(NOW - learned.failing_since), function(node)
-    return believes(learned, node)
+    return counts_as_failing_for(learned, node)
   end)
 end
 
@@ -66,7 +66,7 @@ end
 local function unresponsive_on_failed(learned, scope, report, begin_backoff)
   if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
   learned.failed_in_a_row = learned.failed_in_a_row + report.failed
-  if not believes(learned, NODE) then
+  if not counts_as_failing_for(learned, NODE) then
     learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
   end
   local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
@@ -90,13 +90,14 @@ local function unresponsive_room(learned, is_first_try)
   if learned.is_failing == 1 and not is_first_try then return 1, @reason(failing) end
 end
 
--- A node that comes to a site that fails tries it once before it believes so: others' failures may be their
--- own. One such try at a time is on the wire.
+-- A node that comes to a site that fails tries it once before it counts as failing for this node: others'
+-- failures may be their own. One such try at a time is on the wire.
 local function let_try(learned, scope, grantable, grant)
   local own = scope.own
-  if not (own and waiting_at(own) > 0 and held_by(own) == 0) or believes(learned, NODE) then return end
+  if not (own and waiting_at(own) > 0 and held_by(own) == 0)
+    or counts_as_failing_for(learned, NODE) then return end
   local other = learned.first_try ~= NODE and learned.first_try or ''
-  local trying = other ~= '' and account_of(scope, other)
+  local trying = other ~= '' and entry_of(scope, other)
   if trying and held_by(trying) > 0 then return end
   if grantable(scope, true) > 0 then
     grant(scope, own, 1)
@@ -114,7 +115,7 @@ end
 
 local function unresponsive_find(learned, found)
   found.is_failing = learned.is_failing
-  local is_told = NODE == '' or believes(learned, NODE) -- operators are
+  local is_told = NODE == '' or counts_as_failing_for(learned, NODE) -- operators are
   if learned.is_down == 1 and is_told then found.down_for = math.max(0, NOW - learned.failing_since) end
 end
 

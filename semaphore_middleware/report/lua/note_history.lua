@@ -1,11 +1,11 @@
 -- Adds what a node has done to sites in one minute to what all nodes did. Safe to send twice, and late: each
 -- batch of a node counts once.
 -- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
---       nodes that have not said the last of what they did, by when they last spoke; history:said:<node>, a
+--       nodes that have not sent their last batch, by the time of the one before; history:said:<node>, a
 --       hash; history:seconds:<minute>, a hash of the starts in each second; then for each scope
 --       history:<hour>:<scope>, a hash.
 -- ARGV: for how long the history is kept (ms); the node; the batch's number; the minute, as minutes of Unix
---       time; 1 if the node says no more; its job; then for each scope its name, and its record `minute` with
+--       time; 1 if this is the last one; its job; then for each scope its name, and its record `minute` with
 --       what follows it.
 -- Reply: the server's wall clock (ms).
 
@@ -36,8 +36,8 @@ local function files_key(host)
 end
 
 -- Adds a node's starts in each second to those of other nodes. Returns all, and the most in a second.
-local function add_seconds(known, said)
-  local sums, others, most = { struct.unpack(IN_SECONDS, said) }, { struct.unpack(IN_SECONDS, known) }, 0
+local function add_seconds(known, sent)
+  local sums, others, most = { struct.unpack(IN_SECONDS, sent) }, { struct.unpack(IN_SECONDS, known) }, 0
   for second = 1, 60 do
     sums[second] = math.min(65535, sums[second] + others[second])
     most = math.max(most, sums[second])
@@ -64,7 +64,7 @@ local function add_minute(key, scope, text)
   return seconds
 end
 
--- Adds what a node knows of a pause. That several nodes heard of it makes no difference.
+-- Adds what a node knows of a pause. That several nodes report it makes no difference.
 local function add_pause(scope, paused_at, text)
   local key, field = hour_key(paused_at, scope), string.format('pause:%.0f', paused_at)
   local pause = {}

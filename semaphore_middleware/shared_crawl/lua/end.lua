@@ -31,5 +31,5 @@ if how == 'now' or not has_requests() and redis.call('EXISTS', working, claims) 
   return { 'now' }
 end
 redis.call('HSET', run, 'ending', 1)
-notify_hungry_nodes()
+notify_waiting_nodes()
 return { 'later' }

@@ -4,10 +4,10 @@
 -- ARGV: the finished requests, see `finish_all`; for how long the crawl is to wait for further requests,
 -- unless an operator ends it (ms). If the node has taken other requests, their reply was lost: they go back
 -- to the queues.
--- Reply: "more" if there are requests to take, "starts" if there are only claims, "wait" if other nodes work
--- or the crawl waits, else "done", or "undone" if the crawl has no page, or lost requests; for "wait", the
--- time after which to ask again (ms), at the end of the first lease; the data of each request set aside now;
--- 1 if the node had no lease; how many requests are queued again; for "done" and "undone", what is `missing`;
+-- Reply: "more" if there are requests to take, "starts" if there are only reservations, "wait" if other nodes
+-- work or the crawl waits, else "done", or "undone" if the crawl has no page, or lost requests; for "wait",
+-- the time after which to ask again (ms), at the end of the first lease; the data of each new dead letter; 1
+-- if the node had no lease; how many requests are queued again; for "done" and "undone", what is `missing`;
 -- for "wait", if other nodes work: how many, one of them, and how many requests it has taken.
 
 @include(shared/common)
@@ -17,23 +17,23 @@ local CHECKED_AT_ONCE = 500 -- requests, or sites
 
 local queued_again = 0
 
--- Keys may be evicted, or deleted. Then unfinished requests are in no queue, or their sites have no turn.
+-- Keys may be evicted, or deleted. Then unfinished requests are in no queue, or their sites are in no order.
 -- Both are looked for only while no node works, when none is taken; some in each call.
 
 -- A node with taken requests has a lease, unless it was lost.
 local function renew_lost_lease()
   local member = redis.call('ZRANGE', taken, 0, 0)[1]
   if member and redis.call('EXISTS', working) == 0 then
-    local name = read_taken(member)
+    local name = read_in_flight(member)
     redis.call('ZADD', working, now + lease_ms, name)
   end
 end
 
 -- True if one may be taken now, or there may be more to look at. As none is taken, no budget is used by what
 -- is.
-local function look_at_suspects()
-  for _, place in ipairs(redis.call('ZRANGE', suspects, 0, SUSPECTS_LOOKED_AT - 1)) do
-    forget_taken(site_of(place))
+local function check_poison()
+  for _, place in ipairs(redis.call('ZRANGE', suspects, 0, POISON_CHECKED - 1)) do
+    forget_in_flight(site_of(place))
   end
   local before = redis.call('ZCARD', suspects)
   return has_requests() or redis.call('ZCARD', suspects) < before
@@ -56,8 +56,9 @@ local function queue_again()
   return true
 end
 
--- True if sites may have a turn, or there may be more to look at. What is over the budgets is looked at once.
-local function give_turns_again()
+-- True if sites may be in the order, or there may be more to look at. What is over the budgets is looked at
+-- once.
+local function put_sites_back()
   local queued = redis.call('ZCARD', queue)
   local checked, from = unpack(redis.call('HMGET', run, 'checked', 'check_from'))
   if queued == tonumber(checked or 0) then return false end
@@ -66,13 +67,13 @@ local function give_turns_again()
     local place = redis.call('ZRANGE', queue, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
     if not place then
       redis.call('HDEL', run, 'check_from')
-      local has_turns = redis.call('EXISTS', sites) == 1
-      if not has_turns then redis.call('HSET', run, 'checked', queued) end
-      return has_turns
+      local has_sites = redis.call('EXISTS', sites) == 1
+      if not has_sites then redis.call('HSET', run, 'checked', queued) end
+      return has_sites
     end
     local site = site_of(place)
-    forget_taken(site)
-    give_turn(site)
+    forget_in_flight(site)
+    put_last(site)
     if redis.call('ZSCORE', sites, site) then
       queued_again = queued_again + redis.call('ZLEXCOUNT', queue, bounds_of(site))
     end
@@ -99,29 +100,29 @@ end
 -- One that has taken requests, if any has.
 local function who_works()
   local member = redis.call('ZRANGE', taken, 0, 0)[1]
-  local name = member and read_taken(member) or redis.call('ZRANGE', working, 0, 0)[1]
+  local name = member and read_in_flight(member) or redis.call('ZRANGE', working, 0, 0)[1]
   return redis.call('ZCARD', working), name, redis.call('ZLEXCOUNT', taken, bounds_of(name))
 end
 
 local function answer(next_step, wait_ms, ...)
-  return { next_step, wait_ms, set_aside, had_no_lease, queued_again, ... }
+  return { next_step, wait_ms, dead_letters, had_no_lease, queued_again, ... }
 end
 
 if has_requests() and pages_left() > 0 then return answer('more', 0) end
 renew_lost_lease()
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
-  wait_hungry()
+  wait_for_requests()
   return answer('wait', math.ceil(first_lease_end - now), who_works())
 elseif redis.call('EXISTS', claims) == 1 then
   return answer('starts', 0)
-elseif pages_left() > 0 and (look_at_suspects() or queue_again() or give_turns_again()) then
+elseif pages_left() > 0 and (check_poison() or queue_again() or put_sites_back()) then
   offer_requests(false)
   return answer('more', 0)
 end
 local wait_left = wait_left_ms()
 if wait_left > 0 then
-  wait_hungry()
+  wait_for_requests()
   return answer('wait', math.ceil(math.min(lease_ms, wait_left)))
 end
 local is_empty = tonumber(redis.call('HGET', run, 'pages') or 0) == 0

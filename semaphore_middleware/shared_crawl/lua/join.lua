@@ -5,13 +5,13 @@
 -- that one; the name of the run, or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints; 1 if the run goes on after all its nodes had left it; how many requests
--- an unfinished run before it leaves; how many set aside or failed this call has forgotten. Or "ended" with
--- the time since then (ms), the run's id, its nodes' identity, and what is `missing`; "failed" with the
--- nodes' identity if the last run has no page, and has requests to be tried again; "other" with the nodes'
--- identity if the caller's is not the same; "budgets" with those of the run if the caller's are not the same,
--- and other nodes take part; "run" with the name of another run that nodes take part in; or "version" with
--- that of a run under way. Then nothing is changed but the clock. Or "again": the call is to be made again,
--- as there is much to do.
+-- an unfinished run before it leaves; how many dead letters and failed requests this call has forgotten. Or
+-- "ended" with the time since then (ms), the run's id, its nodes' identity, and what is `missing`; "failed"
+-- with the nodes' identity if the last run has no page, and has requests to be tried again; "other" with the
+-- nodes' identity if the caller's is not the same; "budgets" with those of the run if the caller's are not
+-- the same, and other nodes take part; "run" with the name of another run that nodes take part in; or
+-- "version" with that of a run under way. Then nothing is changed but the clock. Or "again": the call should
+-- be repeated, as there is much to do.
 
 @include(shared/common)
 
@@ -83,19 +83,19 @@ end
 local function stop_lost_nodes()
   for _, member in ipairs(redis.call('ZRANGE', taken, 0, GIVEN_BACK_AT_ONCE - 1)) do
     redis.call('ZREM', taken, member)
-    local _, place, failures = read_taken(member)
+    local _, place, failures = read_in_flight(member)
     put_back(place, failures)
   end
   if redis.call('EXISTS', taken) == 1 then return false end
   redis.call('UNLINK', nodes, working)
-  notify_hungry_nodes()
+  notify_waiting_nodes()
   return true
 end
 
 -- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
 -- what has failed, as users may have fed it.
 local is_undone = redis.call('HGET', run, 'undone') == run_id
-local set_aside_now, failed_now, _, lost = missing()
+local dead_letters_now, failed_now, _, lost = missing()
 if not ended and is_of_other_version() then
   return { 'version', version_of_run or '' }
 elseif is_another and has_had(name) then
@@ -105,7 +105,7 @@ elseif is_another and not ended and has_living_nodes() then
 end
 
 may_begin_again = may_begin_again or is_another
-if ended and is_undone and not may_begin_again and lost == 0 and set_aside_now + failed_now > 0 then
+if ended and is_undone and not may_begin_again and lost == 0 and dead_letters_now + failed_now > 0 then
   return { 'failed', of_run or '' }
 elseif ended and not (may_begin_again or is_undone) then
   return { 'ended', WALL - ended, run_id, of_run or '', missing() }

@@ -1,4 +1,4 @@
--- Renews the lease of a node whose event loop is blocked: it takes no requests, and acknowledges none.
+-- Renews the lease of a node whose event loop is stalled: it takes no requests, and acknowledges none.
 -- KEYS: see shared/common.lua.
 -- ARGV: see there.
 -- Reply: 1 if the node works. Else nothing is changed.

@@ -1,6 +1,6 @@
--- Puts some of the failed requests, or of those set aside, back into the queues. What was no start request
--- becomes a claim again: its name has no zero byte, unlike a place. If the crawl has ended, the next node
--- goes on with it.
+-- Puts some of the failed requests, or of the dead letters, back into the queues. What was no start request
+-- becomes a reservation again: its name has no zero byte, unlike a place. If the crawl has ended, the next
+-- node goes on with it.
 -- KEYS: see shared/common.lua.
 -- ARGV: "aside" or "failed"; where to go on, 0 at first; about how many at once.
 -- Reply: how many were put back; where to go on, 0 at the end. Or "version" with that of the last run, if it

@@ -3,15 +3,16 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; 1 if it is stopping,
 -- and takes no more: see `stop_dead_nodes`; number of new
--- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
--- none; without a place the claim is set aside); the finished requests, see `finish_all`; number of
--- unreadable requests, and of each its place, and its outcome: 3 if it is to be set aside at once; what the
--- node has, see `compare`; the node's numbers, see `write_stats`; most requests to take; most of these of one
--- site; 1 if one may be a suspect; 1 if it may be a request to be done alone; the sites to skip.
+-- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and reservation
+-- (or none; without a place the reservation becomes a dead letter); the finished requests, see `finish_all`;
+-- number of unreadable requests, and of each its place, and its outcome: 3 if it becomes a dead letter at
+-- once; what the node has, see `compare`; the node's numbers, see `write_stats`; most requests to take; most
+-- of these of one site; 1 if one may be a poison request; 1 if it may be a request to be done alone; the
+-- sites to skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
 -- pages; place, data and number of failed tries of each request taken; 1 if the node works and had lost its
--- lease, so that its requests went back to the queues, or has not heard of that; the data of each request set
--- aside now; how many requests were to be taken, and are lost: what was stored of them is gone.
+-- lease, so that its requests went back to the queues, or does not know of that; the data of each new
+-- dead letter; how many requests were to be taken, and are lost: what was stored of them is gone.
 
 @include(shared/common)
 @include(shared/joined)
@@ -21,15 +22,15 @@ local works = next_number() == 1
 if next_number() == 1 then redis.call('ZREM', nodes, node) end
 
 -- In one step with the fingerprint: a crash between the two would lose the request.
-local function add(place, data, fingerprint, claim)
+local function add(place, data, fingerprint, reservation)
   if redis.call('HEXISTS', requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
   end
-  local claimed = claim ~= '' and redis.call('HGET', claims, claim)
-  if claim ~= '' and redis.call('HDEL', claims, claim) == 0 then
+  local reserved = reservation ~= '' and redis.call('HGET', claims, reservation)
+  if reservation ~= '' and redis.call('HDEL', claims, reservation) == 0 then
     return 1 -- queued already, perhaps by another node
   elseif place == '' then
-    redis.call('HSET', aside, claim, claimed)
+    redis.call('HSET', aside, reservation, reserved)
     return 1
   end
   if has_all_pages(site_of(place)) then return 2 end
@@ -40,7 +41,7 @@ local function add(place, data, fingerprint, claim)
   return 1
 end
 
--- The first sites in turn, without those to skip. `skipped` is the number of these.
+-- The first sites in order, without those to skip. `skipped` is the number of these.
 local function next_sites(most, skip, skipped)
   local found = {}
   for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
@@ -51,7 +52,7 @@ end
 
 -- Arguments: -1, or if the reply to an earlier call was lost, the number of requests that the node has; how
 -- many of them it has not started; their places, these first. It does not know of others: they go back. True
--- if others have those that it has not started: its lease had ended, and it has not heard so.
+-- if others have those that it has not started: its lease had ended, which it does not know.
 local function compare()
   local count = next_number()
   if count < 0 then return false end
@@ -59,7 +60,7 @@ local function compare()
   for i = 1, count do
     had[next_argument()] = i
   end
-  give_taken_back(node, put_back, had) -- promise: lost reply
+  give_in_flight_back(node, put_back, had) -- promise: lost reply
   for _, i in pairs(had) do
     if i <= ready then return true end
   end
@@ -67,7 +68,7 @@ local function compare()
 end
 
 local lost = 0
-local has_more_turns = false
+local has_more_sites = false
 local ROUNDS = 10
 
 local function take_place(from, place, failures, taken_now)
@@ -78,19 +79,19 @@ local function take_place(from, place, failures, taken_now)
     return
   end
   take_by(node, place, failures)
-  count_taken(site_of(place), 1)
+  count_in_flight(site_of(place), 1)
   table.insert(taken_now, place)
   table.insert(taken_now, data)
   table.insert(taken_now, failures)
 end
 
--- Takes of a site with a suspect only the suspect, and of the other sites the same number each; of a short
--- queue only this node's share, as other nodes need requests, too. Sites that prove to be over the budgets
--- lose their turns, and the next ones are looked at.
-local function take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
+-- Takes of a site with a poison request only that one, and of the other sites the same number each; of a
+-- short queue only this node's share, as other nodes need requests, too. Sites that prove to be over the
+-- budgets leave the order, and the next ones are looked at.
+local function take(most, most_per_site, may_be_poison, may_be_alone, skip, skipped)
   local taken_now = {}
   local node_count = redis.call('ZCARD', nodes)
-  local once_failed = may_suspect and first_suspect(1, skip)
+  local once_failed = may_be_poison and first_poison(1, skip)
   if once_failed then
     take_place(suspects, once_failed, 1, taken_now)
     skip[site_of(once_failed)] = true
@@ -98,20 +99,20 @@ local function take(most, most_per_site, may_suspect, may_be_alone, skip, skippe
     most = most - 1
   end
   for round = 1, ROUNDS do
-    local in_turn = next_sites(most, skip, skipped)
-    local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
-    for _, site in ipairs(in_turn) do
+    local in_order = next_sites(most, skip, skipped)
+    local per_site = math.min(most_per_site, math.ceil(most / #in_order))
+    for _, site in ipairs(in_order) do
       local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
       for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
         take_place(queue, place, 0, taken_now)
         most = most - 1
       end
-      give_turn(site, true)
+      put_last(site, true)
     end
-    if #taken_now > 0 or #in_turn == 0 then break end
-    has_more_turns = round == ROUNDS
+    if #taken_now > 0 or #in_order == 0 then break end
+    has_more_sites = round == ROUNDS
   end
-  local alone = may_be_alone and #taken_now == 0 and first_suspect(TRIES_BEFORE_ALONE, skip)
+  local alone = may_be_alone and #taken_now == 0 and first_poison(TRIES_BEFORE_ALONE, skip)
   if alone then take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now) end
   return taken_now
 end
@@ -126,15 +127,15 @@ finish_all()
 for _ = 1, next_number() do
   local place = next_argument()
   local is_refused = next_argument() == REFUSED
-  local first, last = bounds_of_taken(node, place)
+  local first, last = bounds_of_in_flight(node, place)
   local member = redis.call('ZRANGE', taken, first, last, 'BYLEX', 'LIMIT', 0, 1)[1]
   if member then
-    local _, _, failures = read_taken(member)
+    local _, _, failures = read_in_flight(member)
     untake(node, place)
     if is_refused then
       move_data(place, aside)
     else
-      suspect(place, failures, true)
+      note_poison(place, failures, true)
     end
   end
 end
@@ -146,7 +147,7 @@ write_stats()
 local taken_now = {}
 local most = next_number()
 local most_per_site = next_number()
-local may_suspect = next_number() == 1
+local may_be_poison = next_number() == 1
 local may_be_alone = next_number() == 1
 local skip = {}
 local skipped = #ARGV - last_argument_read
@@ -158,13 +159,13 @@ if asks then
   redis.call('ZREM', hungry, node)
   stop_dead_nodes()
   most = math.min(most, pages_left())
-  if most > 0 then taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped) end
+  if most > 0 then taken_now = take(most, most_per_site, may_be_poison, may_be_alone, skip, skipped) end
   if #taken_now > 0 then
     renew_lease()
     redis.call('HDEL', run, 'idle_since')
   end
 end
 offer_requests(asks)
-if asks and #taken_now == 0 then wait_hungry() end
-if has_more_turns then notify(node) end
-return { queued, taken_now, lease_expired, set_aside, lost }
+if asks and #taken_now == 0 then wait_for_requests() end
+if has_more_sites then notify(node) end
+return { queued, taken_now, lease_expired, dead_letters, lost }

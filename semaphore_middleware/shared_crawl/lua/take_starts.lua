@@ -1,21 +1,21 @@
--- Takes start requests from the users' key. Each is a claim until it is queued. Claims of a dead node go to
--- the next node that asks. A node asks only without claims: if it has any on the server, their reply was
--- lost. Of many claims, each call looks at some.
+-- Takes start requests from the users' key. Each is a reservation until it is queued. Those of a dead node go
+-- to the next node that asks. A node asks only without reservations: if it has any on the server, their reply
+-- was lost. Of many reservations, each call checks some.
 -- KEYS: see shared/common.lua; then, if there is one, the users' key: a list, a set, a sorted set (the
 -- highest score first) or a stream. The fields of a stream's entry are one JSON object.
 -- ARGV: how many at most; a token of this call, part of the ids: a server that takes over may lack the last
--- claims, and a count would give others their ids.
--- Reply: the id and the text of each claim; the type of the key if it is another one.
+-- reservations, and a count would give others their ids.
+-- Reply: the id and the text of each reservation; the type of the key if it is another one.
 
 @include(shared/common)
 @include(shared/joined)
 
 local key = KEYS[#KEYS] ~= stats and KEYS[#KEYS]
 local most, token = next_number(), next_argument()
-local CLAIMS_LOOKED_AT = 500
+local RESERVATIONS_CHECKED = 500
 local found = {}
 
-local function claim(id, text)
+local function reserve(id, text)
   redis.call('HSET', claims, id, node .. '\0' .. text)
   table.insert(found, id)
   table.insert(found, text)
@@ -45,18 +45,18 @@ end
 
 stop_dead_nodes()
 local cursor = redis.call('HGET', run, 'claims_cursor') or 0
-local next_cursor, claimed = unpack(redis.call('HSCAN', claims, cursor, 'COUNT', CLAIMS_LOOKED_AT))
+local next_cursor, reserved = unpack(redis.call('HSCAN', claims, cursor, 'COUNT', RESERVATIONS_CHECKED))
 redis.call('HSET', run, 'claims_cursor', next_cursor)
-for i = 1, #claimed, 2 do
-  local owner, text = string.match(claimed[i + 1], '^(%Z*)%z(.*)$')
+for i = 1, #reserved, 2 do
+  local owner, text = string.match(reserved[i + 1], '^(%Z*)%z(.*)$')
   if owner == node or not redis.call('ZSCORE', working, owner) then
-    claim(claimed[i], text)
+    reserve(reserved[i], text)
   end
 end
 while kind ~= 'none' and #found < 2 * most do
   local text = pop()
   if not text then break end
-  claim(#found .. ':' .. token, text) -- promise: claim of a lost start
+  reserve(#found .. ':' .. token, text) -- promise: reservation of a lost start
 end
 if #found > 0 then renew_lease() end
 return { found, '' }

@@ -3,8 +3,8 @@
 
 -- Notifies all nodes that hold permits: a request that has not started yet should not.
 local function warn_holders()
-  for_each_account(scope, function(node, account)
-    if held_by(account) > 0 then
+  for_each_entry(scope, function(node, entry)
+    if held_by(entry) > 0 then
       notify(node, 'backoff', learned.paused_at, learned.pause_length, name_of(scope.key))
     end
   end)
@@ -43,7 +43,7 @@ end
 -- reached, the permits in use and waited for count in its place.
 local function recover()
   learned.answered = math.max(learned.answered, NOW - report.good_age)
-  local most = math.min(scope.force.limit, scope.wanted)
+  local most = math.min(scope.effective.limit, scope.wanted)
   local backoff = learned.backoff * 0.5 ^ (report.good / math.max(1, most / 4))
   learned.backoff = backoff >= report.start / 2 and backoff or 0
 end

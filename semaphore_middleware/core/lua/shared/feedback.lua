@@ -9,7 +9,7 @@ local function read_feedback(text)
     if not (number >= 0 and number < math.huge) then return nil end
   end
   local in_seconds = {
-    'good_age', 'bad_age', 'answer_age', 'retry_after', 'quota_gap', 'start', 'most', 'down_after',
+    'good_age', 'bad_age', 'answer_age', 'retry_after', 'quota_interval', 'start', 'most', 'down_after',
   }
   for _, part in ipairs(in_seconds) do
     report[part] = 1000 * report[part]

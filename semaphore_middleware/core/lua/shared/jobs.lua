@@ -1,51 +1,51 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope, equally.
--- While several jobs have open accounts, the field "jobs" has an entry of each; `at` is when their use was
+-- While several jobs have open entries, the field "jobs" has the usage of each; `at` is when their use was
 -- last counted, and `is_paced` whether starts have been spaced since.
 -- The next permit goes to the job that holds the fewest, and among these to the one that has used the least:
--- max-min fairness. A place is used for the time that it is held (not by requests: Demers, Keshav and
+-- max-min fairness. A permit is used for the time that it is held (not by requests: Demers, Keshav and
 -- Shenker, 1989, say why) while others wait: a job that wants less than its share saves nothing up.
--- Where starts are spaced, jobs start in turn.
+-- Where starts are spaced, jobs start one after the other.
 
--- A job's entry. A new one begins with the least use of the others.
-local function entry_of(scope, name)
+-- A job's usage. A new job begins with the least use of the others.
+local function usage_of(scope, name)
   local jobs, used = scope.jobs, math.huge
-  for _, entry in ipairs(jobs) do
-    if entry.name == name then return entry end
-    if entry.held + entry.waiting > 0 then used = math.min(used, entry.used) end
+  for _, usage in ipairs(jobs) do
+    if usage.name == name then return usage end
+    if usage.held + usage.waiting > 0 then used = math.min(used, usage.used) end
   end
-  local entry = {
+  local usage = {
     name = name, held = 0, waiting = 0,
-    used = used < math.huge and used or 0, -- place-milliseconds, while others waited
+    used = used < math.huge and used or 0, -- permit-milliseconds, while others waited
     served = scope.tick, -- when it was last granted a permit
   }
-  table.insert(jobs, entry)
-  return entry
+  table.insert(jobs, usage)
+  return usage
 end
 
--- Adds to what an account's job holds and waits for.
-local function note_job(scope, account, held, waiting)
+-- Adds to what an entry's job holds and waits for.
+local function note_job(scope, entry, held, waiting)
   if not scope.jobs then return end
-  local entry = entry_of(scope, account.job)
-  entry.held, entry.waiting = entry.held + held, entry.waiting + waiting
-  if waiting < 0 and held > 0 then entry.served = scope.tick end
+  local usage = usage_of(scope, entry.job)
+  usage.held, usage.waiting = usage.held + held, usage.waiting + waiting
+  if waiting < 0 and held > 0 then usage.served = scope.tick end
 end
 
 -- Counts what jobs have used since the last call.
 local function charge(jobs)
   local elapsed, before, after = jobs.is_paced and 0 or math.max(0, NOW - jobs.at), math.huge, math.huge
   jobs.at = NOW
-  for _, entry in ipairs(jobs) do
-    if entry.waiting > 0 then
-      before = math.min(before, entry.used)
-      entry.used = entry.used + entry.held * elapsed
-      after = math.min(after, entry.used)
+  for _, usage in ipairs(jobs) do
+    if usage.waiting > 0 then
+      before = math.min(before, usage.used)
+      usage.used = usage.used + usage.held * elapsed
+      after = math.min(after, usage.used)
     end
   end
   if after == math.huge then return end
-  for _, entry in ipairs(jobs) do
-    if entry.waiting == 0 then
-      local behind = math.max(0, before - entry.used)
-      entry.used = math.max(entry.used + entry.held * elapsed, after - behind)
+  for _, usage in ipairs(jobs) do
+    if usage.waiting == 0 then
+      local behind = math.max(0, before - usage.used)
+      usage.used = math.max(usage.used + usage.held * elapsed, after - behind)
     end
   end
 end
@@ -55,13 +55,13 @@ end
 local function count_jobs(scope, job)
   local jobs = scope.jobs or { at = NOW }
   scope.job, scope.jobs = false, jobs
-  for _, entry in ipairs(jobs) do
-    entry.held, entry.waiting = 0, 0
+  for _, usage in ipairs(jobs) do
+    usage.held, usage.waiting = 0, 0
   end
-  for_each_account(scope, function(_, account)
-    if account.lease_end > NOW then
-      job = (job == nil or job == account.job) and account.job
-      note_job(scope, account, held_by(account), waiting_at(account))
+  for_each_entry(scope, function(_, entry)
+    if entry.lease_end > NOW then
+      job = (job == nil or job == entry.job) and entry.job
+      note_job(scope, entry, held_by(entry), waiting_at(entry))
     end
   end)
   for i = #jobs, 1, -1 do
@@ -82,12 +82,12 @@ end
 
 local function next_job(scope)
   local waiting = {}
-  for _, entry in ipairs(scope.jobs) do
-    if entry.waiting > 0 then table.insert(waiting, entry) end
+  for _, usage in ipairs(scope.jobs) do
+    if usage.waiting > 0 then table.insert(waiting, usage) end
   end
   table.sort(waiting, function(one, other)
     if not scope.jobs.is_paced then
-      if one.held ~= other.held then return one.held < other.held end -- promise: job with the fewest places
+      if one.held ~= other.held then return one.held < other.held end -- promise: job with the fewest permits
       if one.used ~= other.used then return one.used < other.used end -- promise: least used job
     end
     return one.served < other.served -- promise: jobs share starts
@@ -95,7 +95,7 @@ local function next_job(scope)
   return waiting[1]
 end
 
--- The first node in the queue of the job whose turn it is; nil: the queue is not what was counted.
+-- The first node in the queue of the job that is next; nil: the queue is not what was counted.
 local function first_of_jobs(scope)
   local job = next_job(scope)
   for _, member in ipairs(job and redis.call('ZRANGE', scope.queue, 0, -1) or {}) do

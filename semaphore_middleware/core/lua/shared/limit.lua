@@ -1,25 +1,25 @@
--- Shared by `sync`, `evict` and `inspect`: the limit in force at a scope. It is the strictest that nodes
--- with open accounts ask for, unless an operator has set something else.
+-- Shared by `sync`, `evict` and `inspect`: the effective limit at a scope. It is the strictest that nodes
+-- with open entries ask for, unless an operator has set something else.
 
--- Makes the limit of a scope as strict as this account's. Of delays the longest counts, and the longest
--- minimum gap: one node may vary its delay, while another one has a Crawl-delay from robots.txt, which is a
--- minimum.
-local function tighten(scope, account)
+-- Makes the limit of a scope as strict as this entry's. Of delays the longest counts, and the longest
+-- minimum interval: one node may vary its delay, while another one has a Crawl-delay from robots.txt, which
+-- is a minimum.
+local function tighten(scope, entry)
   if scope.concurrency == 0 then
-    @scope.(limit) = @account.(limit)
+    @scope.(limit) = @entry.(limit)
     return
   end
-  scope.concurrency = math.min(scope.concurrency, account.concurrency) -- promise: lowest limit
-  scope.adaptive = math.max(scope.adaptive, account.adaptive)
-  if account.interval > 0 then
+  scope.concurrency = math.min(scope.concurrency, entry.concurrency) -- promise: lowest limit
+  scope.adaptive = math.max(scope.adaptive, entry.adaptive)
+  if entry.interval > 0 then
     -- promise: smallest burst
-    scope.burst = scope.interval == 0 and account.burst or math.min(scope.burst, account.burst)
-    scope.interval = math.max(scope.interval, account.interval) -- promise: slowest rate
+    scope.burst = scope.interval == 0 and entry.burst or math.min(scope.burst, entry.burst)
+    scope.interval = math.max(scope.interval, entry.interval) -- promise: slowest rate
   end
-  local gap, own_gap = scope.delay * (1 - scope.jitter), account.delay * (1 - account.jitter)
-  if account.delay > scope.delay or own_gap > gap then
-    scope.delay = math.max(scope.delay, account.delay) -- promise: longest delay
-    scope.jitter = 1 - math.max(gap, own_gap) / scope.delay -- promise: longest minimum
+  local least, own_least = scope.delay * (1 - scope.jitter), entry.delay * (1 - entry.jitter)
+  if entry.delay > scope.delay or own_least > least then
+    scope.delay = math.max(scope.delay, entry.delay) -- promise: longest delay
+    scope.jitter = 1 - math.max(least, own_least) / scope.delay -- promise: longest minimum
   end
 end
 
@@ -60,15 +60,15 @@ local function apply_rules(scope)
   end
   -- promise: operator's number
   rule.paused, rule.limit = rule.paused == true, rule.concurrency or scope.concurrency
-  scope.force = setmetatable(rule, { __index = scope })
+  scope.effective = setmetatable(rule, { __index = scope })
 end
 
 local function apply_limit(scope)
   if rules and rules ~= '0' then
     apply_rules(scope)
   else
-    -- Without rules the scope's own fields are the limit in force: no table is made for it.
-    scope.force, scope.limit = scope, scope.concurrency
+    -- Without rules the scope's own fields are the effective limit: no table is made for it.
+    scope.effective, scope.limit = scope, scope.concurrency
   end
   @hook(on_limit)
 end

@@ -13,9 +13,9 @@
 --     on_failed(learned, scope, report, begin_backoff)    requests without response
 --     on_started(learned, scope, begun_at)   requests have begun, the last of them then
 --     pause_end(learned, is_first_try)       when a pause of its own ends; for a node's first try it may have
---     pace(scope)                            the time between starts (ms; 0: any), when the next may be, and
+--     interval(scope)                        the time between starts (ms; 0: any), when the next may be, and
 --                                            the reason
---     on_limit(scope)                        the limit in force is known: may lower `scope.force.limit`, with
+--     on_limit(scope)                        may lower `scope.effective.limit`, with
 --                                            the reason in `scope.lowered_by`
 --     shut_by(learned)                       the reason, if requests fail at once
 --     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: no matter
@@ -32,8 +32,8 @@ local REMEMBERED = 7 * DAY -- and how long what the next crawl begins with
 -- Notifies the nodes that wait, except the caller, of what a policy has found: its name, and the numbers of
 -- its finding. `is_for(node)`: whether it is meant for that one; nil: for all.
 local function notify_waiting(scope, finding, is_for)
-  for_each_account(scope, function(node, account)
-    local waits = node ~= NODE and waiting_at(account) > 0
+  for_each_entry(scope, function(node, entry)
+    local waits = node ~= NODE and waiting_at(entry) > 0
     if waits and (not is_for or is_for(node)) then notify(node, finding, name_of(scope.key)) end
   end)
 end

@@ -1,7 +1,7 @@
--- Shared by `sync`, `evict` and `inspect`: `promote`, the only place that grants, and whose turn it is.
+-- Shared by `sync`, `evict` and `inspect`: `promote`, the only place that grants, and the order of the queue.
 -- Of one job, the next permit goes to the waiting node that holds the fewest, and among those to the one that
--- was served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
--- site. So a node that wants one place at a site that another one floods has it all the time.
+-- was served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the permits of a
+-- site. So a node that wants one permit of a site that another one floods has it all the time.
 
 @include(shared/entries)
 @include(shared/jobs)
@@ -15,13 +15,13 @@ end
 @include(shared/scope)
 @include(shared/limit)
 
--- A place in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
--- of 1,000 a second). Nodes that hold 8,191 or more are served in turn.
+-- A score in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
+-- of 1,000 a second). Nodes that hold 8,191 or more are served in the order of their last grants.
 local TICKS = 2 ^ 40
 
 -- A member of the queue is a node, a zero byte and its job.
-local function member_of(node, account)
-  return node .. '\0' .. account.job
+local function member_of(node, entry)
+  return node .. '\0' .. entry.job
 end
 
 local function node_of(member)
@@ -33,37 +33,37 @@ local function next_tick(scope)
   return scope.tick
 end
 
--- Puts a node into the queue while it waits, at the place that is due to it now.
-local function line_up(scope, node, account)
-  if account.asked > account.granted then
+-- Puts a node into the queue, or moves it there, while it waits; else takes it out.
+local function requeue(scope, node, entry)
+  if entry.requested > entry.granted then
     -- promise: longest unserved
-    local place = math.min(held_by(account), 8191) * TICKS + account.served -- promise: fewest held
-    local is_new = redis.call('ZADD', scope.queue, place, member_of(node, account)) == 1
+    local score = math.min(held_by(entry), 8191) * TICKS + entry.served -- promise: fewest held
+    local is_new = redis.call('ZADD', scope.queue, score, member_of(node, entry)) == 1
     if is_new then redis.call('PEXPIRE', scope.queue, KEPT) end
-    account.is_queued = true
-  elseif account.is_queued then
-    redis.call('ZREM', scope.queue, member_of(node, account))
-    account.is_queued = false
+    entry.is_queued = true
+  elseif entry.is_queued then
+    redis.call('ZREM', scope.queue, member_of(node, entry))
+    entry.is_queued = false
   end
 end
 
--- Adds an account to the scope's totals (`sign` 1), or takes it out of them (-1).
-local function count(scope, account, sign)
-  local held, waiting = sign * held_by(account), sign * waiting_at(account)
+-- Adds an entry to the scope's totals (`sign` 1), or takes it out of them (-1).
+local function count(scope, entry, sign)
+  local held, waiting = sign * held_by(entry), sign * waiting_at(entry)
   scope.held, scope.waiting = scope.held + held, scope.waiting + waiting
-  scope.pending = scope.pending + sign * account.pending
-  scope.resting = scope.resting + sign * account.resting
-  note_job(scope, account, held, waiting)
+  scope.unstarted = scope.unstarted + sign * entry.unstarted
+  scope.suspended = scope.suspended + sign * entry.suspended
+  note_job(scope, entry, held, waiting)
 end
 
--- Takes an account out of the scope's totals and the queue.
-local function close_account(scope, node, account)
-  count(scope, account, -1)
-  -- A node that is gone may have begun them without having said so.
+-- Takes an entry out of the scope's totals and the queue.
+local function close_entry(scope, node, entry)
+  count(scope, entry, -1)
+  -- A node that is gone may have begun them without a report of it.
   -- rule 22: node that is gone
-  if account.pending > 0 then scope.begun, scope.begun_at = scope.begun + account.pending, NOW end
+  if entry.unstarted > 0 then scope.begun, scope.begun_at = scope.begun + entry.unstarted, NOW end
   -- promise: queue of the dead
-  if account.is_queued then redis.call('ZREM', scope.queue, member_of(node, account)) end
+  if entry.is_queued then redis.call('ZREM', scope.queue, member_of(node, entry)) end
   scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
   if node == NODE then
     scope.own = nil
@@ -72,45 +72,45 @@ local function close_account(scope, node, account)
   end
 end
 
--- Looks at all accounts when one may be over, and adds up anew what they hold and which limit they ask for.
-local function close_ended_accounts(scope)
-  local held, waiting, pending, resting, due = 0, 0, 0, 0, math.huge
+-- Looks at all entries when one may be over, and adds up anew what they hold and which limit they ask for.
+local function close_ended_entries(scope)
+  local held, waiting, unstarted, suspended, due = 0, 0, 0, 0, math.huge
   local agreed = scope.concurrency
-  scope.concurrency = 0 -- rule 23: ends with its accounts
-  for_each_account(scope, function(node, account)
-    if account.lease_end <= NOW then
-      close_account(scope, node, account)
+  scope.concurrency = 0 -- rule 23: ends with its entries
+  for_each_entry(scope, function(node, entry)
+    if entry.lease_end <= NOW then
+      close_entry(scope, node, entry)
     else
-      held, waiting = held + held_by(account), waiting + waiting_at(account)
-      pending, resting = pending + account.pending, resting + account.resting
-      due = math.min(due, account.lease_end)
-      tighten(scope, account)
+      held, waiting = held + held_by(entry), waiting + waiting_at(entry)
+      unstarted, suspended = unstarted + entry.unstarted, suspended + entry.suspended
+      due = math.min(due, entry.lease_end)
+      tighten(scope, entry)
     end
   end)
-  scope.held, scope.waiting, scope.pending, scope.resting = held, waiting, pending, resting
+  scope.held, scope.waiting, scope.unstarted, scope.suspended = held, waiting, unstarted, suspended
   scope.due = due
-  if scope.concurrency == 0 then scope.concurrency = agreed end -- no account is open
+  if scope.concurrency == 0 then scope.concurrency = agreed end -- no entry is open
   apply_limit(scope)
   if scope.jobs then count_jobs(scope) end
 end
 
 local function is_paced(scope)
-  local interval = math.max(scope.force.delay, scope.force.interval)
-  interval = math.max(interval, (@hook(pace)))
+  local interval = math.max(scope.effective.delay, scope.effective.interval)
+  interval = math.max(interval, (@hook(interval)))
   return interval > 0
 end
 
--- When the next start may be, by the delay that is in force now.
+-- When the next start may be, by the delay that is effective now.
 local function earliest_by_delay(scope)
-  return scope.last_start + scope.force.delay * (1 + scope.force.jitter * scope.chance)
+  return scope.last_start + scope.effective.delay * (1 + scope.effective.jitter * scope.chance)
 end
 
--- When the next start may be, by the rate that is in force now: the generic cell rate algorithm (ITU-T
+-- When the next start may be, by the rate that is effective now: the generic cell rate algorithm (ITU-T
 -- I.371). An arrival time that a slower rate has set is at most this rate's burst ahead.
 local function earliest_by_rate(scope)
-  local force = scope.force
-  local arrival = math.min(scope.next_at_rate, NOW + force.burst * force.interval)
-  return arrival - (force.burst - 1) * force.interval
+  local effective = scope.effective
+  local arrival = math.min(scope.next_at_rate, NOW + effective.burst * effective.interval)
+  return arrival - (effective.burst - 1) * effective.interval
 end
 
 -- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
@@ -119,7 +119,7 @@ end
 -- When the site opens, and what closes it until then. A node's first try may not have to wait for that.
 local function opens(scope, is_first_try)
   local learned = scope.learned
-  if scope.force.paused then return math.huge, @reason(paused) end -- promise: operator's pause
+  if scope.effective.paused then return math.huge, @reason(paused) end -- promise: operator's pause
   local open_at = learned and pause_end(learned, is_first_try) or 0
   if open_at <= FROM then return FROM, @reason(recovery) end -- promise: no start in a backoff
   local closed_by = @reason(backoff)
@@ -129,41 +129,43 @@ end
 
 -- How many may hold a permit, and what sets that number.
 local function room(scope, is_first_try)
-  local force = scope.force
+  local effective = scope.effective
   local learned = scope.learned
   -- promise: never more than the limit
-  local most, reason = force.limit, force.limit < force.concurrency and scope.lowered_by or @reason(full)
+  local most, reason = effective.limit, effective.limit < effective.concurrency and scope.lowered_by
+    or @reason(full)
   if learned then return least_room(learned, most, reason, is_first_try) end
   return most, reason
 end
 
--- How many starts are due at one pace, or how long none is (ms; infinite: that depends on pending starts),
--- and its reason. Granted starts that have not begun count as if they began now: whenever they do, the
--- pace is kept.
+-- How many starts are due at one interval, or how long none is (ms; infinite: that depends on unstarted
+-- requests), and its reason. Granted starts that have not begun count as if they began now: whenever they do,
+-- the pace is kept.
 local function due_at(scope, interval, earliest, reason, burst)
   if interval == 0 then return math.huge, 0, reason end
   burst = burst or 1
   local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
-  local starts = free - scope.pending -- rule 22: pending starts
+  local starts = free - scope.unstarted -- rule 22: unstarted requests
   if starts > 0 then
     return starts, 0, reason -- mutant 0 -> 1: the longer wait counts
   end
-  return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge, reason
+  return 0, scope.unstarted < burst and earliest + scope.unstarted * interval - NOW or math.huge, reason
 end
 
--- What is due at two paces.
+-- What is due at two intervals.
 local function slower(starts, left, reason, its_starts, its_left, its_reason)
   if its_left > left then left, reason = its_left, its_reason end
   return math.min(starts, its_starts), left, reason
 end
 
--- How many starts are due, or how long none is, and which pace says so: the delay, the rate or a policy's.
+-- How many starts are due, or how long none is, and which interval decides it: the delay, the rate or a
+-- policy's.
 local function due(scope)
-  local force = scope.force
-  local starts, left, paced_by = due_at(scope, force.delay, earliest_by_delay(scope), @reason(delay))
+  local effective = scope.effective
+  local starts, left, paced_by = due_at(scope, effective.delay, earliest_by_delay(scope), @reason(delay))
   starts, left, paced_by = slower(starts, left, paced_by,
-    due_at(scope, force.interval, earliest_by_rate(scope), @reason(rate), force.burst))
-  starts, left, paced_by = slower(starts, left, paced_by, due_at(scope, @hook(pace)))
+    due_at(scope, effective.interval, earliest_by_rate(scope), @reason(rate), effective.burst))
+  starts, left, paced_by = slower(starts, left, paced_by, due_at(scope, @hook(interval)))
   return starts, left, paced_by
 end
 
@@ -175,7 +177,7 @@ local function count_begun(scope)
   -- promise: delay
   scope.last_start, scope.chance = math.min(NOW, math.max(scope.last_start, begun_at)), 2 * RANDOM - 1
   -- promise: rate
-  scope.next_at_rate = math.max(scope.next_at_rate, begun_at) + scope.begun * scope.force.interval
+  scope.next_at_rate = math.max(scope.next_at_rate, begun_at) + scope.begun * scope.effective.interval
   local learned = scope.learned
   if learned then @hook(on_started) end
 end
@@ -197,14 +199,14 @@ local function grantable(scope, is_first_try)
   return math.min(free, starts)
 end
 
--- A grant does not lengthen the lease: the node counts its own deadline from its last statement, so the
--- server must not believe in more.
-local function grant(scope, account, permits)
-  account.granted, account.served = account.granted + permits, next_tick(scope)
+-- A grant does not lengthen the lease: the node counts its own deadline from its last update, so the
+-- server must not count on more.
+local function grant(scope, entry, permits)
+  entry.granted, entry.served = entry.granted + permits, next_tick(scope)
   scope.granted_at = NOW
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
-  account.pending, scope.pending = account.pending + permits, scope.pending + permits
-  note_job(scope, account, permits, -permits)
+  entry.unstarted, scope.unstarted = entry.unstarted + permits, scope.unstarted + permits
+  note_job(scope, entry, permits, -permits)
 end
 
 -- Grants to those in the queue while there is something to grant, each time to the first of them as many
@@ -213,25 +215,25 @@ local function grant_to_queue(scope)
   local MOST_GRANTS = 1000 -- one at a time, in one call
 
   local function grant_to_first(most)
-    local member, next_member, next_place, _
-    if scope.jobs then -- promise: jobs share places
+    local member, next_member, next_score, _
+    if scope.jobs then -- promise: jobs share permits
       member, most = first_of_jobs(scope), 1
     else
-      member, _, next_member, next_place = unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
+      member, _, next_member, next_score = unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
     end
     if not member then -- the queue was lost: evicted, or expired in use
-      close_ended_accounts(scope)
-      return for_each_account(scope, function(waiting, account)
-        line_up(scope, waiting, account)
+      close_ended_entries(scope)
+      return for_each_entry(scope, function(waiting, entry)
+        requeue(scope, waiting, entry)
       end)
     end
     local node = node_of(member)
-    local account = account_of(scope, node)
-    if account and waiting_at(account) > 0 then
-      local ahead = next_member and math.floor(next_place / TICKS) - held_by(account) or most
-      grant(scope, account, math.min(most, waiting_at(account), math.max(1, ahead)))
-      line_up(scope, node, account)
-      account.has_changed = true
+    local entry = entry_of(scope, node)
+    if entry and waiting_at(entry) > 0 then
+      local ahead = next_member and math.floor(next_score / TICKS) - held_by(entry) or most
+      grant(scope, entry, math.min(most, waiting_at(entry), math.max(1, ahead)))
+      requeue(scope, node, entry)
+      entry.has_changed = true
     else
       redis.call('ZREM', scope.queue, member)
     end
@@ -243,31 +245,31 @@ local function grant_to_queue(scope)
     grants = grants + 1
     free, reason, wait = grantable(scope)
   end
-  for node, account in pairs(scope.others or {}) do
-    if account and account.has_changed then -- promise: grants are published
-      notify(node, 'granted', account.term, account.granted, name_of(scope.key))
+  for node, entry in pairs(scope.others or {}) do
+    if entry and entry.has_changed then -- promise: grants are published
+      notify(node, 'granted', entry.lease_id, entry.granted, name_of(scope.key))
     end
   end
-  if free > 0 then wait = 0 end -- the rest is handed out in the next call
+  if free > 0 then wait = 0 end -- the rest is granted in the next call
   return reason, wait
 end
 
--- Tells the first node in the queue when to ask again, once: the others have no reason to ask.
-local function tell_when(scope, wait)
+-- Notifies the first node in the queue of when to ask again, once: the others have no reason to ask.
+local function notify_when_to_ask(scope, wait)
   local first = node_of(redis.call('ZRANGE', scope.queue, 0, 0)[1] or '')
   if first == NODE then
     scope.retry_in = wait
-  elseif first ~= '' and scope.told ~= first then
+  elseif first ~= '' and scope.notified ~= first then
     notify(first, 'retry', math.ceil(wait), name_of(scope.key))
   end
-  scope.told = first -- promise: the first is told
+  scope.notified = first -- promise: the first is notified
 end
 
--- The only place that grants. It closes accounts whose lease is over (or the next call does); then, while a
+-- The only place that grants. It closes entries whose lease is over (or the next call does); then, while a
 -- permit is free and nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
   -- promise: leases of the dead
-  if NOW >= scope.due and not has_looked_enough() then close_ended_accounts(scope) end
+  if NOW >= scope.due and not has_looked_enough() then close_ended_entries(scope) end
   count_begun(scope)
   local learned = scope.learned
   local own = scope.own
@@ -279,12 +281,12 @@ local function promote(scope)
     grant(scope, own, math.min(free, own_waits))
     free, reason, wait = grantable(scope)
   end
-  if own then line_up(scope, NODE, own) end
+  if own then requeue(scope, NODE, own) end
   if free > 0 and scope.waiting > 0 then reason, wait = grant_to_queue(scope) end
   scope.reason = scope.waiting > 0 and reason or 0
   if wait and scope.waiting > 0 then
-    tell_when(scope, wait) -- promise: when to ask again
+    notify_when_to_ask(scope, wait) -- promise: when to ask again
   else
-    scope.told = ''
+    scope.notified = ''
   end
 end

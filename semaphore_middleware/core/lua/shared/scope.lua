@@ -25,8 +25,8 @@ local function read_scope(key, queue, state, own, learned)
     key = key, queue = queue, is_new = not state,
     begun = 0, -- requests that have begun since the last call, or may have
     begun_at = NOW, -- the last of them
-    own = read_account(own), others = false, learned = learned and read_learned(learned),
-    force = false, limit = 0, lowered_by = 0, problem = false, reason = 0,
+    own = read_entry(own), others = false, learned = learned and read_learned(learned),
+    effective = false, limit = 0, lowered_by = 0, problem = false, reason = 0,
   }
   if state then
     @scope.(state) = cmsgpack.unpack(state)
@@ -50,10 +50,11 @@ end
 local function write_idle(scope)
   if not scope.is_new then redis.call('DEL', scope.key) end -- promise: idle scope
   local learned = scope.learned
-  local force = scope.force
+  local effective = scope.effective
   -- The last start is after NOW if the clock went back.
-  local kept = math.max(0, force.delay > 0 and scope.last_start + force.delay * (1 + force.jitter) - NOW or 0,
-    math.min(scope.next_at_rate - NOW, force.interval * force.burst))
+  local kept = math.max(0, effective.delay > 0
+    and scope.last_start + effective.delay * (1 + effective.jitter) - NOW or 0,
+    math.min(scope.next_at_rate - NOW, effective.interval * effective.burst))
   kept = kept + math.min(kept, HOUR)
   if kept == 0 and not learned then return end
   if learned then
@@ -74,15 +75,15 @@ local function write_idle(scope)
   end
   scope.last_start, scope.next_at_rate = scope.last_start - NOW, scope.next_at_rate - NOW
   scope.idle_since, scope.tick, scope.started = NOW + QUIET, 0, 0
-  scope.told, scope.due = '', math.huge
+  scope.notified, scope.due = '', math.huge
   scope.expires = 0 -- a scope in use again sets it anew
   redis.call('HSET', scope.key, 'state', pack_state(scope))
   redis.call('PEXPIRE', scope.key, math.ceil(kept))
 end
 
--- Whether a node has an account there with anything in it.
+-- Whether a node has an entry there with anything in it.
 local function is_in_use(scope)
-  return scope.held + scope.waiting + scope.resting > 0
+  return scope.held + scope.waiting + scope.suspended > 0
 end
 
 local function write_scope(scope)
@@ -93,7 +94,7 @@ local function write_scope(scope)
   if is_unlisted then scope.listed = WALL + LISTED end
   if scope.jobs then redis.call('HSET', scope.key, 'jobs', cmsgpack.pack(scope.jobs)) end
   if scope.own then
-    redis.call('HSET', scope.key, 'state', pack_state(scope), OWN, pack_account(scope.own))
+    redis.call('HSET', scope.key, 'state', pack_state(scope), OWN, pack_entry(scope.own))
   else
     redis.call('HSET', scope.key, 'state', pack_state(scope))
     redis.call('HDEL', scope.key, OWN)
@@ -101,11 +102,11 @@ local function write_scope(scope)
   if scope.has_learned then
     redis.call('HSET', scope.key, 'learned', pack_learned(scope.learned))
   end
-  for node, account in pairs(scope.others or {}) do
-    if not account then
+  for node, entry in pairs(scope.others or {}) do
+    if not entry then
       redis.call('HDEL', scope.key, 'node:' .. node)
-    elseif account.has_changed then
-      redis.call('HSET', scope.key, 'node:' .. node, pack_account(account))
+    elseif entry.has_changed then
+      redis.call('HSET', scope.key, 'node:' .. node, pack_entry(entry))
     end
   end
   if is_ending then redis.call('PEXPIREAT', scope.key, scope.expires) end -- promise: keys expire

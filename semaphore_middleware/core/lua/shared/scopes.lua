@@ -1,7 +1,7 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: what calls about scopes have in common.
 -- KEYS: epoch; rules; index, a sorted set of the scopes for those who look, by when they leave it; then for
--- each scope: scope, a hash with the fields "state", "learned" and "node:<name>" for each account; queue, a
--- sorted set of the nodes that wait, by whose turn it is. ARGV[2]: the node.
+-- each scope: scope, a hash with the fields "state", "learned" and "node:<name>" for each entry; queue, a
+-- sorted set of the nodes that wait, by their order. ARGV[2]: the node.
 -- Each redis.call costs more than what it carries, so a scope is read by one and written by one.
 
 @include(shared/clock)
@@ -10,8 +10,8 @@ local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
 local KEPT = DAY -- how long keys that no call names are kept
 local LISTED = math.max(600000, 4 * LEASE) -- and how long the index has a scope that no call names (ms)
--- How long a closed account's limit may still hold. Nodes call every third of a lease, so it ends within a
--- lease; looking at all accounts sooner would cost more.
+-- How long a closed entry's limit may still hold. Nodes call every third of a lease, so it ends within a
+-- lease; looking at all entries sooner would cost more.
 local LOOSENING = LEASE / 2
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 

@@ -35,7 +35,7 @@ local WOKEN_AT_ONCE = 2 -- nodes
 local PAGE = '1' -- the outcome of a request; '0': none of these
 local FAILED = '2'
 local REFUSED = '3' -- of an unreadable one
-local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
+local POISON_CHECKED = 100 -- for one whose site is not skipped
 local GIVEN_BACK_AT_ONCE = 250 -- requests of nodes that have died; or all of one
 
 local run_id, ended, previous_run, wall, clock, version_of_run, most_pages, most_of_site = unpack(redis.call(
@@ -73,8 +73,8 @@ local function first_of(key, name, most)
   return redis.call('ZRANGE', key, first, last, 'BYLEX', 'LIMIT', 0, most and math.max(0, most) or -1)
 end
 
--- A turn after those of all other sites.
-local function last_turn()
+-- A score after those of all other sites.
+local function last_score()
   return (redis.call('ZRANGE', sites, -1, -1, 'WITHSCORES')[2] or 0) + 1
 end
 
@@ -92,22 +92,22 @@ local function has_all_pages(site)
   return most_of_site > 0 and tonumber(redis.call('HGET', budgets, site) or 0) >= most_of_site
 end
 
-local function count_taken(site, change)
+local function count_in_flight(site, change)
   if most_of_site > 0 then redis.call('HINCRBY', budgets, site .. '\0', change) end
 end
 
 -- For when no request is taken.
-local function forget_taken(site)
+local function forget_in_flight(site)
   if most_of_site > 0 then redis.call('HDEL', budgets, site .. '\0') end
 end
 
--- Gives a site the last turn if it has none, or has just had one. Without queued requests, or with all its
--- pages, it loses its turn.
-local function give_turn(site, has_had_one)
+-- Puts a site last if it is in no order, or has just been first. Without queued requests, or with all its
+-- pages, it leaves the order.
+local function put_last(site, has_had_one)
   if budget_left(site) <= 0 or #first_of(queue, site, 1) == 0 then
     redis.call('ZREM', sites, site)
   elseif has_had_one or not redis.call('ZSCORE', sites, site) then
-    redis.call('ZADD', sites, last_turn(), site)
+    redis.call('ZADD', sites, last_score(), site)
     has_new_requests = has_new_requests or not has_had_one
   end
 end
@@ -115,7 +115,7 @@ end
 local function enqueue(place)
   redis.call('ZADD', queue, 0, place)
   local site = site_of(place)
-  if not redis.call('ZSCORE', sites, site) then give_turn(site) end
+  if not redis.call('ZSCORE', sites, site) then put_last(site) end
 end
 
 -- Puts a taken request back. `failures` is the number of nodes that have failed with it.
@@ -128,8 +128,8 @@ local function put_back(place, failures)
   end
 end
 
--- Data of the requests set aside by this call.
-local set_aside = {}
+-- Data of the requests that this call has made dead letters.
+local dead_letters = {}
 
 -- Counts the crawl's unfinished requests. Those that `requests` lacks at the end are lost.
 local function count_unfinished(change)
@@ -146,23 +146,23 @@ local function move_data(place, to)
   return data
 end
 
--- A node died with this request, or could not read it, and so may others. The request becomes a suspect: a
--- node takes one suspect at a time, and after two failures only if it has nothing else. After a third failure
--- the request is set aside, if `is_proven`: the node had no other request.
-local function suspect(place, failures, is_proven)
+-- A node died with this request, or could not read it, and so may others. It may be a poison request: a
+-- node takes one such request at a time, and after two failures only if it has nothing else. After a third
+-- failure the request becomes a dead letter, if `is_proven`: the node had no other request.
+local function note_poison(place, failures, is_proven)
   if failures + 1 >= MOST_TRIES and is_proven then
-    table.insert(set_aside, move_data(place, aside))
+    table.insert(dead_letters, move_data(place, aside))
   else
     put_back(place, math.min(failures + 1, TRIES_BEFORE_ALONE))
   end
 end
 
--- The first suspect with this number of failures, of a site that is not skipped and may have more pages. Only
--- some are looked at: so one whose site has all its pages goes to the queue, where it waits for other
--- budgets.
-local function first_suspect(failures, skip)
+-- The first poison request with this number of failures, of a site that is not skipped and may have more
+-- pages. Only some are looked at: so one whose site has all its pages goes to the queue, where it waits for
+-- other budgets.
+local function first_poison(failures, skip)
   local found =
-    redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, SUSPECTS_LOOKED_AT)
+    redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, POISON_CHECKED)
   for _, place in ipairs(found) do
     local site = site_of(place)
     if not skip[site] and budget_left(site) > 0 then
@@ -175,7 +175,7 @@ local function first_suspect(failures, skip)
 end
 
 local function has_requests()
-  return redis.call('EXISTS', sites) == 1 or first_suspect(1, {}) or first_suspect(TRIES_BEFORE_ALONE, {})
+  return redis.call('EXISTS', sites) == 1 or first_poison(1, {}) or first_poison(TRIES_BEFORE_ALONE, {})
 end
 
 -- Notifies a waiting node: it asks again.
@@ -189,13 +189,13 @@ local function last_offer()
 end
 
 -- Makes the node wait. It has seen all offers until now.
-local function wait_hungry()
+local function wait_for_requests()
   redis.call('ZADD', hungry, last_offer(), node)
 end
 
 -- Notifies a few waiting nodes that have not seen the last offer. When these ask, the next ones are notified:
 -- all of them soon if many requests are left, and only a few otherwise.
-local function wake_hungry_nodes()
+local function wake_waiting_nodes()
   local left = WOKEN_AT_ONCE
   local seen_all = '(' .. last_offer()
   while left > 0 do
@@ -208,10 +208,10 @@ end
 
 local function make_offer()
   redis.call('HINCRBY', run, 'offers', 1)
-  wake_hungry_nodes()
+  wake_waiting_nodes()
 end
 
-local function notify_hungry_nodes()
+local function notify_waiting_nodes()
   for _, name in ipairs(redis.call('ZRANGE', hungry, 0, -1)) do
     notify(name)
   end
@@ -222,7 +222,7 @@ local function offer_requests(passes_on)
   if has_new_requests and has_requests() then
     make_offer()
   elseif passes_on and has_requests() then
-    wake_hungry_nodes()
+    wake_waiting_nodes()
   end
 end
 
@@ -250,25 +250,25 @@ local function take_by(name, place, failures)
   redis.call('ZADD', taken, 0, name .. '\0' .. place .. failures .. taken_at)
 end
 
--- What a member of `taken` says: the node's name, the place, and the number of failures.
-local function read_taken(member)
+-- What a member of `taken` contains: the node's name, the place, and the number of failures.
+local function read_in_flight(member)
   local name, place, failures = string.match(member, '^(%Z*)%z(.*)(%d)....$')
   return name, place, tonumber(failures)
 end
 
 -- The bounds of the member of a node's request: behind the place comes a digit.
-local function bounds_of_taken(name, place)
+local function bounds_of_in_flight(name, place)
   local start = name .. '\0' .. place
   return '[' .. start, '(' .. start .. ':'
 end
 
 -- Takes a request from a node. True if it had it.
 local function untake(name, place)
-  if redis.call('ZREMRANGEBYLEX', taken, bounds_of_taken(name, place)) == 0 then return false end
+  if redis.call('ZREMRANGEBYLEX', taken, bounds_of_in_flight(name, place)) == 0 then return false end
   if most_of_site > 0 then
     local site = site_of(place)
-    count_taken(site, -1)
-    give_turn(site) -- another of its requests may become the page
+    count_in_flight(site, -1)
+    put_last(site) -- another of its requests may become the page
   end
   return true
 end
@@ -279,7 +279,7 @@ local function taker_of(place)
   if not takers then
     takers = {}
     for _, member in ipairs(redis.call('ZRANGE', taken, 0, -1)) do
-      local name, taken_place = read_taken(member)
+      local name, taken_place = read_in_flight(member)
       takers[taken_place] = name
     end
   end
@@ -311,7 +311,7 @@ local function finish(place, outcome)
   elseif most_pages > 0 then
     has_new_requests = true -- another request may become the page
   end
-  if most_of_site > 0 then give_turn(site) end
+  if most_of_site > 0 then put_last(site) end
 end
 
 -- Arguments: the number of finished requests, and of each its place and outcome.
@@ -325,10 +325,10 @@ end
 -- Gives a node's unfinished requests back: calls `give_back` with each place, the number of nodes that have
 -- failed with it, and whether it is the only one. Those in `kept` stay, and are removed there. Returns the
 -- number of requests.
-local function give_taken_back(name, give_back, kept)
+local function give_in_flight_back(name, give_back, kept)
   local members = first_of(taken, name)
   for _, member in ipairs(members) do
-    local _, place, failures = read_taken(member)
+    local _, place, failures = read_in_flight(member)
     if kept[place] then
       kept[place] = nil
     else
@@ -342,14 +342,14 @@ end
 -- Ends a node's lease, and gives its unfinished requests back. In one step, so that a node with taken
 -- requests always has a lease. True if it had one; and the number of requests.
 local function stop_working(name, give_back)
-  local count = give_taken_back(name, give_back, {})
+  local count = give_in_flight_back(name, give_back, {})
   return redis.call('ZREM', working, name) == 1, count
 end
 
 -- A node that is stopping has left `nodes` before the end of its lease. No request is to blame if it is cut
 -- off while it waits for a slow one.
 local function stop_dead_node(name)
-  local _, count = stop_working(name, redis.call('ZSCORE', nodes, name) and suspect or put_back)
+  local _, count = stop_working(name, redis.call('ZSCORE', nodes, name) and note_poison or put_back)
   return count
 end
 
@@ -383,16 +383,16 @@ local function is_timed()
   return redis.call('HGET', run, 'timed') == '1'
 end
 
--- What the ended run lacks: the numbers of requests set aside, failed, left in the queues, and lost.
+-- What the ended run lacks: the numbers of dead letters, of requests failed, left in the queues, and lost.
 local function missing()
   local left, lost = unpack(redis.call('HMGET', run, 'left', 'lost'))
   return redis.call('HLEN', aside), redis.call('HLEN', failed), tonumber(left or 0), tonumber(lost or 0)
 end
 
--- Failed requests and those set aside are kept, and `seen` with them: they may be put back. A timed `seen` is
+-- Failed requests and dead letters are kept, and `seen` with them: they may be put back. A timed `seen` is
 -- kept for the next run.
 local function end_run()
-  notify_hungry_nodes()
+  notify_waiting_nodes()
   local left = redis.call('HLEN', requests)
   local unfinished, lost_before = unpack(redis.call('HMGET', run, 'unfinished', 'lost'))
   local lost = (lost_before or 0) + math.max(0, (unfinished or 0) - left)

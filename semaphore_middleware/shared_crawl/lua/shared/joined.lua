@@ -5,9 +5,9 @@
 if run_id ~= joined_run or ended then
   if joined_run ~= run_id and joined_run ~= previous_run then return { 'over', 'lost' } end
   local is_undone = redis.call('HGET', run, 'undone') == joined_run
-  local set_aside_now, failed_now, left, lost = missing()
+  local dead_letters_now, failed_now, left, lost = missing()
   if joined_run ~= run_id then lost = tonumber(redis.call('HGET', run, 'previous_lost') or 0) end
-  return { 'over', is_undone and 'undone' or 'ended', set_aside_now, failed_now, left, lost }
+  return { 'over', is_undone and 'undone' or 'ended', dead_letters_now, failed_now, left, lost }
 end
 write_clock()
 renew_presence()
