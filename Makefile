@@ -65,6 +65,10 @@ test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8
 sim: $(INSTALLED) ## run the system in simulated time under faults, and judge it (SEEDS=1000; SEED=7: its timeline)
 	$(BIN)/python -m lab.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: pacing
+pacing: $(INSTALLED) ## write what automatic pacing does at sites of many kinds to lab/pacing/report.txt
+	$(BIN)/python -m lab.pacing
+
 .PHONY: mutants
 mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=scope_lease.py, SAMPLE=50 SEED=7)
 	$(BIN)/python -m lab.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \

@@ -41,6 +41,10 @@ class Lease(Protocol):
     """When the newest request known to have succeeded began, on any node."""
 
     @property
+    def refuses_pages(self) -> bool:
+        """True if the site refuses some pages, however many requests there are."""
+
+    @property
     def no_retry(self) -> str:
         """Why a refused request is not retried, as last reported; empty: it may be."""
 
@@ -188,6 +192,13 @@ class Permit:
         infinity if none is known.
         """
         return self._lease.last_success
+
+    @property
+    def refuses_pages(self) -> bool:
+        """True if the site refuses some pages, however many requests there are, as last reported:
+        then a page's second refusal says nothing of the site.
+        """
+        return self._lease.refuses_pages
 
     @property
     def no_retry(self) -> str:

@@ -641,6 +641,12 @@ class ScopeLease:
         return self._queue.permits
 
     @property
+    def refuses_pages(self) -> bool:
+        """True if the site refuses some pages, however many requests there are."""
+        findings = self.last_reply.findings if self.last_reply else ()
+        return any(finding.refuses_pages for finding in findings)
+
+    @property
     def no_retry(self) -> str:
         """Why a refused request is not retried, by the last reply; empty: it may be."""
         findings = self.last_reply.findings if self.last_reply else ()

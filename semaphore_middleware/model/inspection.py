@@ -106,6 +106,11 @@ class Finding:
         return False
 
     @property
+    def refuses_pages(self) -> bool:
+        """True if the site refuses some pages, however many requests there are."""
+        return False
+
+    @property
     def no_retry(self) -> str:
         """Why a refused request is not retried; empty: it may be."""
         return ""

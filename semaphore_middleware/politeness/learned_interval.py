@@ -20,6 +20,13 @@ class IntervalFinding(Finding):
 
     learned_interval: Wire[float | None] = None
     """In seconds; None: none."""
+    interval_is_off: Wire[bool] = False
+    """True if there is none for a while, as an interval has not helped."""
+
+    @property
+    def refuses_pages(self) -> bool:
+        """See `Finding`."""
+        return self.interval_is_off
 
     @property
     def lesson(self) -> str:
@@ -34,23 +41,11 @@ INTERVAL = Policy(
     name="learned_interval",
     finding=IntervalFinding,
     learned=(
-        *(
-            "learned_interval",
-            "held_interval",
-            "widest_interval",
-            "steps",
-            "clean",
-            "calm_until",
-            "next_by_interval",
-        ),
-        *(
-            "incident_at",
-            "is_window_open",
-            "window_since",
-            "window_rest",
-            "window_started",
-            "window_refused",
-        ),
+        *("learned_interval", "held_interval", "widest_interval", "most_interval"),
+        *("steps", "clean", "calm_until", "next_by_interval", "incident_at"),
+        *("is_window_open", "window_since", "window_rest", "window_started", "window_refused"),
+        *("trial_since", "trial_started", "trial_refused", "share_before", "time_before"),
+        *("tried_interval", "off_until", "share_when_off"),
     ),
     reasons=(
         Reason(

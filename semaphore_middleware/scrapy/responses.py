@@ -1,10 +1,10 @@
 """From a response to feedback on its permit.
 
 A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, or a verdict of the user's
-`SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site if it is such a verdict, or asks for a pause;
-a 5xx, except 509, only until the site answers other requests well and refuses this one again.
-Through a proxy, where proxies are scopes, it concerns the site through this proxy; all of the site
-if it names a time, or if another proxy is refused, too.
+`SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site; where the site is known to refuse some pages,
+however many requests there are, a page's second refusal concerns the page alone. Only 5xx, except
+509, teach no interval. Through a proxy, where proxies are scopes, it concerns the site through this
+proxy; all of the site if it names a time, or if another proxy is refused, too.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Verdict:
     """Of the scope that it is about."""
     pause: float = 0.0
     """Seconds that the site, or the user's function, asked for."""
-    is_of_site: bool = True
-    """Whether a refusal is certainly not about this page alone."""
+    is_metered: bool = True
+    """Whether a refusal teaches an interval: it is not one that may be about a broken page."""
 
 
 class RefusalCheck:
@@ -238,13 +238,13 @@ class ResponseClassifier:
         pause = self._pause_asked(request, response, is_refused)
         if not is_refused:
             return Verdict(Kind.ANSWER, site, pause or 0.0)
-        is_of_site = found is not None or pause is not None or not _may_be_of_page(status)
-        if not is_of_site and _answers_others(via or site, request):
+        is_metered = found is not None or pause is not None or not _may_be_of_page(status)
+        if site.refuses_pages and not (found or pause) and _answers_others(via or site, request):
             return Verdict(Kind.PAGE_REFUSED, site)
         permit = site
         if via and not (found or pause) and not await self._proxies.add(site, via):
             permit = via
-        return Verdict(Kind.SITE_REFUSES, permit, found or pause or 0.0, is_of_site)
+        return Verdict(Kind.SITE_REFUSES, permit, found or pause or 0.0, is_metered)
 
     def _pause_asked(self, request: Request, response: Response, is_refused: bool) -> float | None:
         """Seconds that the site asked for; None if it did not: `Retry-After` counts at a refusal,
@@ -275,8 +275,7 @@ class ResponseClassifier:
         self, permit: Permit, admission: Admission, response: Response, verdict: Verdict
     ) -> None:
         request, status = admission.request, response.status
-        # only a site has an interval
-        is_metered = verdict.is_of_site and kind_of(permit.scope) != VIA
+        is_metered = verdict.is_metered and kind_of(permit.scope) != VIA  # only a site has one
         ignored: list[str] = []
         interval = quota_interval(response, ignored) if is_metered else 0.0
         self._warn_of_ignored(request, ignored)

@@ -66,6 +66,14 @@ async def test_it_is_the_mean_interval_of_the_answered_starts(
     assert (await b.take("other", limit=LIMIT)).granted == 1
 
 
+async def test_it_is_never_longer_than_the_longest_pause(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a", backoff=Backoff(most=2.0))
+    await meter(a, outside)
+    assert await taught(a) == 2.0
+
+
 @pytest.mark.parametrize(
     ("refused", "rule"),
     [(BUSY, None), (REFUSED, {"delay": 0}), (REFUSED, {"rate": "100/s"})],

@@ -60,6 +60,7 @@ class FakePermit:
         self.granted_at = asyncio.get_running_loop().time()
         self.site_answered_at = -math.inf
         self.no_retry = ""
+        self.refuses_pages = False
         self.told: list[Any] = []
         self.teaches: tuple[bool, float] | None = None
 
@@ -107,6 +108,7 @@ async def recorded(
     seen: ResponseClassifier | None = None,
     answered_ago: float = math.inf,
     no_retry: str = "",
+    refuses_pages: bool = False,
     **headers: Any,
 ) -> Any:
     """What the permit is told of a response. The site answered a request well that began so many
@@ -114,7 +116,7 @@ async def recorded(
     """
     permit = FakePermit()
     permit.site_answered_at = permit.granted_at - answered_ago
-    permit.no_retry = no_retry
+    permit.no_retry, permit.refuses_pages = no_retry, refuses_pages
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     response = Response("http://a/", status=status, headers=names)
     record = (seen or classifier()).record_response
@@ -233,6 +235,7 @@ async def test_a_latency_that_is_not_measured_is_the_time_since_the_grant(given:
     assert 0 <= latency < 60
 
 
+@pytest.mark.parametrize("refuses_pages", [True, False])
 @pytest.mark.parametrize(
     ("status", "headers", "refused_ago", "answered_ago", "is_of_site"),
     [
@@ -241,25 +244,28 @@ async def test_a_latency_that_is_not_measured_is_the_time_since_the_grant(given:
         (503, {}, 5, 1, False),
         (503, {"Retry_After": "1"}, 5, 1, True),
         (503, {"RateLimit": '"a";r=0;t=1'}, 5, 1, True),
-        (429, {}, 5, 1, True),
+        (429, {}, 5, 1, False),
         (503, {}, -3600, 1, True),  # by another node, with another clock
     ],
 )
-async def test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_contradict(
+async def test_a_second_refusal_is_of_the_page_where_the_site_refuses_pages(
     status: int,
     headers: dict[str, str],
     refused_ago: float | None,
     answered_ago: float,
     is_of_site: bool,
+    refuses_pages: bool,
 ) -> None:
     request = Request("http://a/") if refused_ago is None else refused_before(refused_ago)
     seen = classifier()
-    told = await recorded(status, request, seen, answered_ago, **cast("Any", headers))
-    assert (told[0][0] == "refused") == is_of_site
+    told = await recorded(
+        status, request, seen, answered_ago, "", refuses_pages, **cast("Any", headers)
+    )
+    assert (told[0][0] == "refused") == (is_of_site or not refuses_pages)
     again = retried(seen, request, status)
     assert again is not None
     assert again.meta[REFUSALS_KEY] == (1 if refused_ago is None else 2)
-    if not is_of_site:
+    if refuses_pages and not is_of_site:
         assert told == [("answered", None, 0)], "the site is there, and no more is known"
         assert again.meta[REFUSED_AT_KEY] == request.meta[REFUSED_AT_KEY]
 

@@ -17,6 +17,15 @@
 --     window_rest       time of the pauses in it that does not count
 --     window_started    `started` of the scope at its beginning
 --     window_refused    refusals in it
+--     most_interval     that it may be: the longest pause of the node that reported the last refusal
+--     trial_since       when the present trial of the interval began: it shows whether the interval helps
+--     trial_started     `started` of the scope when the trial begins to count
+--     trial_refused     refusals since then
+--     share_before      the share of refusals in the last trial
+--     time_before       and its time from start to start; 0: it was before the first interval
+--     tried_interval    the interval at its end; 0: there is none
+--     off_until         no interval until then, as it did not help
+--     share_when_off    the share of refusals when this was found
 
 -- of a pause, what counts in a measurement window (ms): a site saves up for a while, and no longer
 local OF_PAUSE = 5000
@@ -27,6 +36,11 @@ local WIDER, NARROWER = 1.02, 0.92
 local ENOUGH = 10 -- good answers until the next step
 local CALM, NEXT_STEP = 20000, 3000 -- times from a refusal to the first step, and between steps (ms)
 local LEAST = 5 -- a shorter interval is none (ms)
+local TRIAL, SKIPPED = 30, 8 -- starts that count in a trial, and those before, under older intervals
+local LEAST_SHARE = 0.1 -- of refusals, in trials that can show that the interval does not help
+local FIRST_LONGER = 1.5 -- how much longer the first interval counts as than the time between starts before
+local MOST_LONGER = 2 -- how much longer an interval may become until its trial is over
+local OFF = 300000 -- after an interval that did not help (ms)
 
 -- An operator who has set an interval knows better.
 local function has_set_interval(scope)
@@ -41,14 +55,61 @@ local function learned_interval_interval(scope)
   return interval, math.min(learned.next_by_interval, NOW + interval), @reason(paced)
 end
 
-local function set_interval(learned, interval)
+local function begin_trial(learned, scope)
+  learned.trial_since = NOW
+  learned.trial_started, learned.trial_refused = scope.started + SKIPPED, 0
+end
+
+-- Of the present trial, the share of refusals and the time from start to start.
+local function measure(learned, scope)
+  local starts = math.max(1, scope.started - learned.trial_started)
+  return learned.trial_refused / starts, (NOW - learned.trial_since) / (starts + SKIPPED)
+end
+
+local function set_interval(learned, scope, interval)
+  if NOW < learned.off_until then return end
   if learned.widest_interval > 0 then interval = math.min(interval, learned.widest_interval) end
+  interval = math.min(interval, learned.most_interval) -- promise: longest interval
+  local is_first = learned.tried_interval == 0
+  if not is_first then interval = math.min(interval, MOST_LONGER * learned.tried_interval) end
+  if interval > learned.learned_interval then
+    if is_first then
+      learned.share_before, learned.time_before = measure(learned, scope), 0
+      learned.tried_interval = interval
+    end
+    begin_trial(learned, scope)
+  end
   learned.learned_interval, learned.held_interval, learned.steps = interval, interval, 0
 end
 
 local function learned_interval_forget(learned)
   learned.learned_interval, learned.held_interval, learned.widest_interval, learned.steps = 0, 0, 0, 0
   learned.incident_at, learned.is_window_open, learned.window_since = 0, 0, 0
+  learned.tried_interval, learned.off_until = 0, 0
+end
+
+-- Ends a trial. If an interval becomes longer, a site that meters starts answers as many requests in a second
+-- as before, hence a larger share of them. A site that refuses some pages, or by chance, answers the same
+-- share. The nearer of the two decides; in the second case there is no interval for a while, or until the
+-- site refuses a much larger share.
+local function learned_interval_on_feedback(learned, scope)
+  if scope.started - learned.trial_started < TRIAL then return end
+  local share, per_start = measure(learned, scope)
+  if learned.learned_interval > 0 then
+    local longer = learned.time_before > 0 and per_start / learned.time_before or FIRST_LONGER
+    local better = (1 - share) / (1 - learned.share_before)
+    -- rule 29: no help
+    if math.min(share, learned.share_before) >= LEAST_SHARE and better < longer ^ 0.5 then
+      learned_interval_forget(learned)
+      learned.off_until, learned.share_when_off = NOW + OFF, share
+    else
+      learned.tried_interval = learned.learned_interval
+    end
+  elseif share > (1 + learned.share_when_off) / 2 then
+    learned.off_until = 0
+  end
+  learned.share_before, learned.time_before = share, per_start
+  begin_trial(learned, scope)
 end
 
 local function learned_interval_on_started(learned, scope, begun_at)
@@ -69,29 +130,33 @@ local function learned_interval_before_grants(learned, scope)
   -- the first interval is a rough one
   learned.calm_until = NOW + (learned.learned_interval > 0 and CALM or CALM / 2)
   if learned.steps > 0 then -- the last step was too much
-    set_interval(learned, learned.held_interval) -- rule 29: last step undone
+    set_interval(learned, scope, learned.held_interval) -- rule 29: last step undone
   elseif learned.window_since > 0 then
     if not is_enough or answered < SOME_ANSWERED then return end
     local often = learned.learned_interval > 0 and TOO_OFTEN or OFTEN
     local wider = WIDER * (learned.incident_at - learned.window_since - learned.window_rest) / answered
     -- rule 29: wider
     if learned.window_refused > often * starts then
-      set_interval(learned, math.max(learned.learned_interval, wider))
+      set_interval(learned, scope, math.max(learned.learned_interval, wider))
     end
   end
   learned.window_since, learned.window_rest = learned.incident_at, 0
   learned.window_started, learned.window_refused = scope.started, 0
 end
 
-local function learned_interval_on_metered(learned, report, is_new)
+local function learned_interval_on_metered(learned, scope, report, is_new)
   learned.window_refused = learned.window_refused + report.metered
+  if scope.started >= learned.trial_started then
+    learned.trial_refused = learned.trial_refused + report.metered
+  end
+  learned.most_interval = report.most
   if report.quota_interval > 0 then learned.widest_interval = math.min(report.quota_interval, report.most) end
   if is_new then
     local pause = learned.backoff_end - learned.incident_at -- of the last incident
     learned.window_rest = learned.window_rest + math.max(0, pause - OF_PAUSE) -- rule 29: pauses
     learned.incident_at, learned.is_window_open, learned.clean = NOW, 1, 0
     if learned.learned_interval == 0 and learned.widest_interval > 0 then
-      set_interval(learned, learned.widest_interval)
+      set_interval(learned, scope, learned.widest_interval)
     end
   end
   return learned.learned_interval > 0
@@ -115,11 +180,15 @@ end
 
 local function learned_interval_on_idle(learned, scope)
   learned.window_started = learned.window_started - scope.started
-  return learned.learned_interval > 0 and REMEMBERED or 0
+  learned.trial_started = learned.trial_started - scope.started
+  learned.off_until = math.max(0, learned.off_until - NOW)
+  return learned.learned_interval > 0 and REMEMBERED or learned.off_until
 end
 
--- Idle time is not of a measurement window.
+-- Idle time is not of a measurement window, nor of a trial.
 local function learned_interval_on_wake(learned, start)
+  learned.trial_since = learned.trial_since + NOW - start
+  if learned.off_until > 0 then learned.off_until = start + learned.off_until end
   if learned.incident_at == 0 then return end
   learned.incident_at = learned.incident_at + NOW - start
   if learned.window_since > 0 then learned.window_since = learned.window_since + NOW - start end
@@ -132,4 +201,5 @@ end
 local function learned_interval_find(scope, found)
   local interval = learned_interval_interval(scope)
   if interval > 0 then found.learned_interval = interval end
+  found.interval_is_off = NOW < scope.learned.off_until and 1 or 0
 end

@@ -40,10 +40,11 @@ end
 
 -- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site that
 -- answers most requests and refuses the rest must not end up with the longest pause. If the limit is far from
--- reached, the permits in use and waited for count in its place.
+-- reached, the permits in use and waited for count in its place. Where starts are spaced, that would be too
+-- slow: one answer takes back four incidents.
 local function recover()
   learned.answered = math.max(learned.answered, NOW - report.good_age)
-  local most = math.min(scope.effective.limit, scope.wanted)
-  local backoff = learned.backoff * 0.5 ^ (report.good / math.max(1, most / 4))
+  local halving = is_paced(scope) and 1 / 4 or math.max(1, math.min(scope.effective.limit, scope.wanted) / 4)
+  local backoff = learned.backoff * 0.5 ^ (report.good / halving)
   learned.backoff = backoff >= report.start / 2 and backoff or 0
 end

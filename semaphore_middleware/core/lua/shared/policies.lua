@@ -5,8 +5,8 @@
 --     forget(learned)                        an operator ends what it has found
 --     on_feedback(learned, scope, report)    a node reports how the site answered,
 --     on_good(learned, scope, report)          among it good answers,
---     on_metered(learned, report, is_new)      refusals of one request too many, with which an incident may
---                                              begin: returns whether the policy has an answer to them,
+--     on_metered(learned, scope, report, is_new)    refusals of one request too many, with which an incident
+--                                              may begin: returns whether the policy has an answer to them,
 --     on_incident(learned, scope, is_answered)    an incident begins; a policy may have an answer to it,
 --     on_refused(learned, scope, report)       refusals,
 --     on_named_time(learned, scope, report)    a time until which the site wants no requests,
