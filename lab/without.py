@@ -83,7 +83,7 @@ def marked_files(folder: Path) -> Iterator[Path]:
 
 
 def without(text: str, feature: str) -> str:
-    """The text without what is marked as this feature's: blocks, updates with a body, lines."""
+    """The text without what is marked as this feature's: blocks, statements with a body, lines."""
     mark = rf"{MARK}{feature}\n"
     text = re.sub(rf"(?ms)^[ \t]*{mark}.*?feature: end\n\n?", "", text)
     text = re.sub(rf"(?m)^([ \t]*)\S.*:  {mark}(?:\1[ \t].*\n|\n)*", "", text)

@@ -93,16 +93,18 @@ class Reply:
     the scope's keys hold something else.
     """
     lease_id: Wire[int]
+    """Of the node's entry on the server: with `old`, higher than the update's; 0: it has none."""
     granted: Wire[int]
+    """Permits granted in all under that lease."""
     available: Wire[int]
     """Free permits of the scope, less those waited for, of all nodes."""
     limit: Wire[int]
     """How many may hold a permit of the scope now."""
     is_counted: Wire[bool]
-    """True if each start counts or is to be reported: no permit is reused then."""
+    """True if starts are spaced, forbidden or measured, so no permit is reused."""
     interval: Wire[float | None]
-    """The least time from one start to the next, if a delay, a rate or a learned interval is
-    effective: each start is to be reported before the next one is due then.
+    """The least time from one start to the next, by a delay, a rate or a learned interval; None:
+    there is none. While it is set, each start is reported before the next one is due.
     """
     wants_feedback: Wire[bool]
     """True if the server wants feedback for ordinary responses too."""
@@ -121,7 +123,7 @@ class Reply:
     pause_length: Wire[float]
     """Of that pause, in milliseconds."""
     reason: Wire[Reason | None]
-    """Why the requests that wait, of all nodes, cannot start; None: none waits, or some may."""
+    """Why no waiting request of any node may start; None: none waits, or one may."""
     findings: tuple[Finding, ...] = NO_FINDINGS
     """Of the policies, in their order."""
     problem: str = ""

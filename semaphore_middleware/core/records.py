@@ -5,9 +5,9 @@ in their source, and `scripts.assembled` puts the names there:
 
     @scope.(state)      scope.concurrency, scope.delay, scope.jitter, ...
     @zero(state)        concurrency = 0, delay = 0, jitter = 0, ...
-    @zeros(reply)       0, 0, 0, ... (-1 for what may be None)
-    @format(reply)      >ddddddddddddd
-    @bytes(reply)       104
+    @zeros(reply)       0, 0, 0, ... (-1 for a time that may be None)
+    @format(reply)      >ddd...
+    @bytes(reply)       the size of that
     @constant(complete) '\\0complete'
     @status(lost)       1
     @reason(paused)     2
@@ -155,7 +155,7 @@ OF_KEYS = {
             "started": NUMBER,
             "unstarted": NUMBER,  # of the permits that it holds, those without a request begun
             "lease_end": NUMBER,  # when the entry is closed, unless its node calls again
-            "served": NUMBER,  # the scope's tick when it was last granted a permit, or opened
+            "served": NUMBER,  # the scope's tick when it was last granted one, or began to wait
             "held_since": NUMBER,  # since when its oldest request holds a permit
             "waiting_since": NUMBER,  # since when its oldest request waits for one
             "suspended": NUMBER,  # further requests that wait while it pauses

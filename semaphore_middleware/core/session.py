@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 class Session:
     """The tasks and connections of this node's update queue.
 
-    There are two: one for calls, one for the subscription. The session opens new ones as long as
-    it runs, and then everything is sent again.
+    There are two tasks, each with a connection: one for calls, one for the subscription. When a
+    connection breaks, its task opens a new one, and everything is sent again.
     """
 
     def __init__(

@@ -130,8 +130,8 @@ class UpdateQueue:
             yield from [*lease.held, *lease.waiting]
 
     def was_in_use_since(self, time: float) -> bool:
-        """Whether there has been any lease since then. As a process wakes, replies are read
-        first, and may end the leases that it has lost.
+        """Whether there has been any lease since then. When a stopped process wakes, replies come
+        first, and may already have ended its leases.
         """
         return bool(self.leases) or self._forgotten_at >= time
 

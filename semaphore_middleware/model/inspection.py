@@ -87,7 +87,7 @@ class Finding:
 
     @property
     def shut_for(self) -> float | None:
-        """Since how many seconds the site has given a reason for it; None: no request fails."""
+        """Seconds since the first cause for failing its requests at once; None: none fails so."""
         return None
 
     @property

@@ -1,4 +1,8 @@
-"""What sites' answers teach: policies, each of which can be deleted with its line here."""
+"""What sites' answers teach: the policies.
+
+To delete one, delete its files (`lab/features.toml`) and all lines marked `feature: NAME`;
+`make without FEATURE=NAME` does so in a copy, and tests the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ POLICIES: tuple[Policy, ...] = (
     INTERVAL,  # feature: learned_interval
     UNRESPONSIVE,  # feature: unresponsive
 )
-
+"""Their order decides their numbers on the wire, `VERSION`, and the reason shown if several shut a
+site: that of the last.
+"""
 NO_FINDINGS: tuple[Finding, ...] = tuple(policy.finding() for policy in POLICIES)
 """Of a site about which the policies know nothing, in their order."""
 ALL_REASONS = (*REASONS, *(reason for policy in POLICIES for reason in policy.reasons))

@@ -16,7 +16,7 @@ from semaphore_middleware.model.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class SiteShut(CountedEvent):
-    """Requests for a site fail at once from now on: so its answer to this node has decided."""
+    """This node's report has shut a site: from now on its requests fail at once."""
 
     scope: str
     seconds: float

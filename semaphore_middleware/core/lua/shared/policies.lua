@@ -1,7 +1,10 @@
 -- Part of `promote`: policies. A line with `@hook(moment)` is written once for each policy whose file has a
--- function of this moment: `local function <policy>_<moment>(...)`. It calls this function with the names of
--- its parameters. `learned` is what is known of the site: what a policy keeps there is read by this policy
--- alone. The moments:
+-- function of this moment: `local function <policy>_<moment>(...)`. The hook becomes the head of this
+-- function, so each of its parameters must be a variable at that place: it takes those below that it needs.
+-- All policies become part of one function: no two may use the same local name at its top.
+-- `learned` is what is known of the site: what a policy keeps there is read by this policy alone. After
+-- feedback and `on_wake` it is saved anyway; `on_started` and `before_grants` must set `scope.has_learned` if
+-- they change it, or the change is lost. The moments:
 --     forget(learned)                        an operator ends what it has found
 --     on_feedback(learned, scope, report)    a node reports how the site answered,
 --     on_good(learned, scope, report)          among it good answers,
@@ -21,7 +24,7 @@
 --     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: no matter
 --     before_grants(learned, scope, grantable, grant)    in each call
 --     wants_feedback(learned)                whether nodes should report ordinary answers, too
---     find(scope, found)                     puts its numbers into the record `findings`
+--     find(learned, scope, found)            puts its numbers into the record `findings`
 --     on_idle(learned, scope)                makes times relative to NOW; how long what it keeps is kept (ms)
 --     on_wake(learned, start)                makes them relative to the clock: they were to `start`
 --     remember(learned, before)              takes what is left of it after MEMORY

@@ -1,7 +1,9 @@
--- Shared by `sync`, `evict` and `inspect`: `promote`, the only place that grants, and the order of the queue.
+-- Shared by `sync`, `evict` and `inspect`: `promote`, and the order of the queue. Besides `promote` only
+-- `fast_path` grants, and it must do exactly what `promote` would.
 -- Of one job, the next permit goes to the waiting node that holds the fewest, and among those to the one that
--- was served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the permits of a
--- site. So a node that wants one permit of a site that another one floods has it all the time.
+-- was last granted a permit, or began to wait, longest ago: max-min fairness (Bertsekas and Gallager, Data
+-- Networks, 1987) of the permits of a site. So a node that wants one permit of a site that another one floods
+-- has it all the time.
 
 @include(shared/entries)
 @include(shared/jobs)
@@ -265,8 +267,8 @@ local function notify_when_to_ask(scope, wait)
   scope.notified = first -- promise: the first is notified
 end
 
--- The only place that grants. It closes entries whose lease is over (or the next call does); then, while a
--- permit is free and nothing forbids it, grants to the first in the queue and notifies its node.
+-- Closes entries whose lease is over (or the next call does); then, while a permit is free and nothing
+-- forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
   -- promise: leases of the dead
   if NOW >= scope.due and not has_looked_enough() then close_ended_entries(scope) end
