@@ -1,4 +1,4 @@
-"""What the spiders find."""
+"""The items of the spiders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Page:
-    """A page of a site, also one that is missing."""
+    """A page of a site, even if it is missing."""
 
     url: str
     status: int

@@ -18,7 +18,7 @@ ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
 # none, the first node starts one for all nodes on this machine.
 SEMAPHORE_REDIS_URL = os.environ.get("REDIS_URL")
 
-# Limits of single sites: requests open at once, seconds between two starts, or starts in a time.
+# Limits of single sites: requests open at once, seconds between two starts, or a rate of starts.
 SEMAPHORE_LIMITS = {
     "www.example.org": 2,  # DOWNLOAD_DELAY holds, too
     "*.example.net": {"concurrency": 4, "delay": 0.5},  # each host
@@ -52,8 +52,8 @@ FEEDS = {
 USER_AGENT = "scrapy-semaphore (Scrapy)"
 ROBOTSTXT_OBEY = True
 
-# The spider gets missing pages, too. But not 429 and 503, and not all by HTTPERROR_ALLOW_ALL:
-# Scrapy's two retries would take the place of the add-on's, and refusals would become items.
+# The spider gets missing pages, too. Do not add 429 or 503, or set HTTPERROR_ALLOW_ALL: Scrapy's
+# two retries would replace the add-on's, and refusals would become items.
 HTTPERROR_ALLOWED_CODES = [404, 410]
 
 # Operation --------------------------------------------------------------------------------------
@@ -63,6 +63,6 @@ LOG_LEVEL = "INFO"
 # Where this node serves its metrics, if set. Containers set it: each has ports of its own.
 SEMAPHORE_METRICS = os.environ.get("SEMAPHORE_METRICS")
 
-# Nobody looks into a node that is one of many.
+# A node that is one of many needs no console of its own.
 TELNETCONSOLE_ENABLED = False
 REMOTE_CONTROL_ENABLED = False

@@ -26,7 +26,7 @@ LASTING = ("-s", f"CRAWL_LEASE={ENDLESS_S}", "-s", f"SEMAPHORE_LEASE={ENDLESS_S}
 
 
 class ClosedSite(ExampleSite):
-    """Answers so many pages at once, and the others when it is `open`."""
+    """Answers the first `answered` pages immediately, and the others when it is `open`."""
 
     def __init__(self, answered: int = 0, pages: int = 60, latency: float = 0.01) -> None:
         super().__init__(pages, latency)
@@ -122,7 +122,7 @@ def crawl(site: ExampleSite, *more: str) -> tuple[str, ...]:
 def start_together(
     scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
 ) -> list[Scrapy]:
-    """Nodes of one crawl, kept from ending it before all have joined."""
+    """Start nodes of one crawl, which does not end before all have joined."""
     crawl = Node(client, name, "test", lease=3600)
     crawl.joins()
     crawl.works()

@@ -1,6 +1,6 @@
 """Shared crawls whose nodes are killed at random moments, and what was lost.
 
-`python -m tests.crawler.kills --kills 100` prints a table, and exits with status 1 if anything was.
+`python -m tests.crawler.kills --kills 100` prints a table, and exits with status 1 after a loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEASES = ("-s", "CRAWL_LEASE=3", "-s", "SEMAPHORE_LEASE=3")
 def crawl_and_kill(
     server: RedisServer, directory: Path, kills: int, random: Random
 ) -> Counter[str]:
-    """Crawl again and again, until so many nodes were killed. Each is replaced by another one, and
+    """Crawl again and again, until `kills` nodes were killed. Each is replaced by another one, and
     has a feed of its own.
     """
     losses = Counter(dict.fromkeys(("kills", *LOSSES), 0))
@@ -78,7 +78,7 @@ def _crawl_once(
 
 
 def _urls_in(feed: Path) -> Iterator[str]:
-    """Of all items that were written whole: the last line of a killed node may not be."""
+    """The URLs of all complete items: the last line of a killed node may be incomplete."""
     for line in feed.read_text().splitlines():
         with suppress(ValueError):
             yield json.loads(line)["url"]

@@ -148,7 +148,7 @@ def test_a_crawl_that_was_lost_with_the_embedded_server_is_an_error(scrapy: Star
         assert [node.fails_with(lost) for node in nodes] == [True, True]
         assert all("'finish_reason': 'crawl_lost'" in node.log for node in nodes)
         assert site.record(HOST).missed
-        again = scrapy(*arguments, url="")  # as what supervises the nodes would
+        again = scrapy(*arguments, url="")  # as a supervisor would start it
         assert again.finishes()
         assert site.record(HOST).missed == []
 
@@ -186,7 +186,7 @@ def test_what_is_wrong_ends_the_crawl_before_it_starts(
 
 @pytest.mark.processes
 def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: ExampleSite) -> None:
-    # They may be there before it can be known that this server has nothing to recover.
+    # Nodes may start before the server is known to have nothing to recover.
     command = crawl(site, "-s", "SEMAPHORE_RECOVERY_WAIT=0")
     server = RedisServer(tcp_port=free_port())
     try:

@@ -1,6 +1,6 @@
 """Whole crawls in which nodes and servers fail: a page may be fetched twice, but is never lost.
 
-`lab/simulation/shared_crawl.py` has what needs no real Scrapy.
+`lab/simulation/shared_crawl.py` has the tests that need no real Scrapy.
 """
 
 from __future__ import annotations

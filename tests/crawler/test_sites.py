@@ -17,7 +17,7 @@ FULL, FREE = HOST, "localhost"
 
 
 class HalfClosedSite(ExampleSite):
-    """Its pages at one of its hosts are answered once it is `open`."""
+    """Answers pages of one host only once it is `open`."""
 
     open = False
 
