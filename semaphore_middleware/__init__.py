@@ -64,7 +64,7 @@ __all__ = [
     "SyncSemaphore",
 ]
 
-_MODULES = {  # of all names but the errors
+_MODULES = {  # of all names except the errors
     "Admin": "operators.admin",
     "Backoff": "model.feedback",
     "FairSemaphore": "core.semaphore",
@@ -86,7 +86,7 @@ _MODULES = {  # of all names but the errors
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name == "__version__":
-        from importlib.metadata import version  # takes longer than all the rest
+        from importlib.metadata import version  # slow to import
 
         return version("scrapy-semaphore")
     if name not in __all__:

@@ -19,8 +19,8 @@ from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
 from semaphore_middleware.scrapy.settings import is_enabled
 
-# Modules with redis-py are imported within functions, and only with the semaphore on: Scrapy
-# imports this module in any case.
+# Modules that need redis-py are imported within functions, and only with the semaphore on: Scrapy
+# imports this module even if it is off.
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -34,7 +34,7 @@ SPIDER_ATTRIBUTES = {
     "download_delay": "DOWNLOAD_DELAY",
     "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
 }
-"""Attributes of spiders still read by Scrapy 2.19, and the settings they stand for."""
+"""Deprecated attributes of spiders, still read by Scrapy 2.19, and the settings they replace."""
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
@@ -49,9 +49,9 @@ REPLACED = {
 
 
 class SemaphoreAddon:
-    """Moves the per-site politeness settings into Redis, where they hold for all nodes together.
+    """Makes Scrapy's per-site politeness settings hold for all nodes together, in Redis.
 
-    For Scrapy's `ADDONS`; docs/settings.md lists all settings.
+    Name it in `ADDONS`; docs/settings.md lists all settings.
     """
 
     def __init__(self, crawl: Crawl) -> None:
@@ -59,8 +59,9 @@ class SemaphoreAddon:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Read the settings. Raises `NotConfigured` if `SEMAPHORE_ENABLED` is off, and
-        `SettingsError` or `ServerRefusedError`, which end the crawl with one line in the log.
+        """Read the settings, and join the server. Raises `NotConfigured` if `SEMAPHORE_ENABLED` is
+        off, and `SettingsError` or `ServerRefusedError`, which end the crawl with one line in the
+        log.
         """
         if not is_enabled(crawler):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
@@ -80,11 +81,11 @@ class SemaphoreAddon:
 
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
-        """Prepare for the spider: keep its arguments, and set `REDIS_URL`. The nodes of a shared
-        crawl compare the arguments, and a spider of scrapy-redis uses the server.
+        """Keep the spider's arguments, which the nodes of a shared crawl compare, and set
+        `REDIS_URL`, which a spider of scrapy-redis reads.
         """
         keep_spider_arguments()
-        with suppress(SettingsError):  # `from_crawler` raises it again, in one line
+        with suppress(SettingsError):  # `from_crawler` raises it again, and logs it
             if SETTINGS["SEMAPHORE_ENABLED"].read(settings):
                 _name_server(settings, server_of(settings)[0])
 
@@ -105,7 +106,7 @@ class SemaphoreAddon:
                 "SEMAPHORE_LIMITS instead."
             )
         _replace_robotstxt_middleware(settings)
-        # For components that use the same server and node name, such as a scheduler.
+        # For other components that use the server and the node's name, such as a scheduler.
         url = self._crawl.semaphore.url
         _name_server(settings, url)
         if server_of(settings)[0] is None:  # the embedded one, beside settings of scrapy-redis
@@ -119,8 +120,8 @@ def _path(component: Any) -> Any:
 
 
 def _check_components(settings: BaseSettings) -> None:
-    """Raise `SettingsError` for a component of any class not derived from ours, and for what none
-    of Scrapy's queues by site supports.
+    """Raise `SettingsError` for a component whose class is not derived from ours, and for
+    CONCURRENT_REQUESTS_PER_IP, which Scrapy's queues by site do not support.
     """
     if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
         raise not_allowed(
@@ -149,8 +150,8 @@ def _name_server(settings: BaseSettings, url: str | None) -> None:
 
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
-    """Replace Scrapy's robots.txt middleware by ours, at the same position; also in the defaults,
-    as Scrapy would add it from there.
+    """Replace Scrapy's robots.txt middleware with ours, at the same position; also in the
+    defaults, as Scrapy would add it from there.
     """
     from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 

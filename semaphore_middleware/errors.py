@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SemaphoreError(Exception):
-    """The root of all errors of this package. No error has fields."""
+    """The base class of all errors of this package. No error has fields."""
 
 
 class SettingsError(SemaphoreError, ValueError):
@@ -33,8 +33,8 @@ class AcquireTimeoutError(SemaphoreError, TimeoutError):
 
 
 class PermitLostError(SemaphoreError, ConnectionError):
-    """A permit's lease could not be renewed in time, and its work was stopped, unless a thread does
-    it: do the work again.
+    """A permit's lease could not be renewed in time. Its work must be repeated: it was stopped,
+    unless it runs in a thread.
 
     A `ConnectionError`, so an `OSError`: Scrapy's retry middleware retries the request, as after
     a broken connection.
@@ -44,7 +44,7 @@ class PermitLostError(SemaphoreError, ConnectionError):
 class HostDownError(SemaphoreError):
     """A site has not responded to any request for a while, so this request was not made.
 
-    Not an `OSError`: Scrapy's retry middleware leaves the request alone. An immediate retry fails.
+    Not an `OSError`, so Scrapy's retry middleware does not retry the request: it would fail again.
     """
 
 

@@ -1,4 +1,4 @@
-"""The downloader middleware: each request waits for its permit."""
+"""The downloader middleware: each request waits for its permits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SemaphoreMiddleware:
-    """Makes each request wait until its site has room for it, counted over all nodes.
+    """Makes each request wait for its permits, so that all nodes together keep a site's limit.
 
     Its position in `DOWNLOADER_MIDDLEWARES` is 950: after the HTTP cache (900), as cached responses
-    need no permit, and next to the downloader, so that a permit is held hardly longer than its
+    need no permit, and next to the downloader, so that a permit is held little longer than its
     transfer.
     """
 
@@ -38,9 +38,9 @@ class SemaphoreMiddleware:
         return cls(crawler, crawl_of(crawler).downloads)
 
     async def process_request(self, request: Request) -> Request | None:
-        """Wait for the permit. Returns a copy of the request for the scheduler if the spider is
+        """Wait for the permits. Returns a copy of the request for the scheduler if the spider is
         closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if the request
-        cannot go back.
+        cannot go back to the scheduler.
         """
         returned = await self._downloads.acquire(request)
         if returned is None and self._is_followed:
@@ -49,16 +49,16 @@ class SemaphoreMiddleware:
 
     @cached_property
     def _is_followed(self) -> bool:
-        """True if another middleware's `process_request` comes behind this one: it may ask the site
-        by itself, as a browser's does, so that the request begins now.
+        """True if another middleware's `process_request` runs after this one: it may send the
+        request itself, as a browser's does, so the request counts as begun now.
         """
         downloader: Any = self._crawler.engine and self._crawler.engine.downloader
         *_, last = downloader.middleware.methods["process_request"]
         return bool(last != self.process_request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
-        """Give the permit back: the middlewares before this one may ask the same site. Returns a
-        copy of the request, to be made later, if the site refused it.
+        """Give the permits back: the middlewares that get the response next may request the same
+        site. Returns a copy of the request for a later retry if the site refused it.
         """
         return self._downloads.end(request, response)
 
@@ -67,7 +67,7 @@ class SemaphoreMiddleware:
         request: Request,
         exception: Exception,  # noqa: ARG002
     ) -> Request | None:
-        """Give the permit back, unless the transfer is still under way. Returns a copy of the
-        request, to be made later, if no site responds to this node.
+        """Give the permits back, unless the transfer is still under way. Returns a copy of the
+        request for a later retry if no site responds to this node.
         """
         return self._downloads.end_failed(request)
