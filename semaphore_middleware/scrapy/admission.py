@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 MAX_WAITING = 1000
-"""Requests from the scheduler waiting here, at most: their number must not grow with the number of
-full scopes.
+"""The most requests from the scheduler that wait here: otherwise their number would grow with that
+of full scopes.
 """
 MAX_WAITING_OF_SCOPE = 100
-"""Requests among these waiting for one scope, even if its limit is higher: a rate may hold up as
-many, and requests of other scopes need room.
+"""The most of them that wait for one scope, even if its limit is higher: a rate may hold up all of
+these, and requests of other scopes need room.
 """
 SHARED_KEY = "semaphore_shared"
-"""In the meta of a request of our own: a `SharedRequest`. The request never leaves this process."""
+"""The meta key of a `SharedRequest`, in requests of our own that never leave this process."""
 PREREQUISITES_FIRST = 2.0**40
-"""Added to the priority of requests past the scheduler: higher than any user's priority."""
+"""Added to the priority of requests that bypass the scheduler; higher than any user's priority."""
 LAST_NAME = chr(sys.maxunicode)
 """Comes after all scope names, which are printable."""
 
@@ -50,18 +50,18 @@ class State(Enum):
     """It has its permits, and begins as soon as it has a slot of CONCURRENT_REQUESTS."""
     ON_THE_WIRE = "on the wire"
     ANSWERED = "answered"
-    """Its transfer is over; it keeps its permits until its `fetch` is, as other nodes may reuse its
-    response.
+    """Its transfer is over. It keeps its permits until its `fetch` ends, as other nodes may reuse
+    its response.
     """
     OVER = "over"
-    """It has no permit and wants none."""
+    """It has ended, and has no permits."""
 
 
 ASKING, WAITING, READY, ON_THE_WIRE, ANSWERED, OVER = State
 
 
 class Standing(Enum):
-    """What a request has of one of its scopes."""
+    """The state of a request at one of its scopes."""
 
     LATER = "later"
     """It has no permit of this scope, and does not ask for one now."""
@@ -82,24 +82,24 @@ class ScopeUsage:
 
     name: str
     concurrency: float
-    """Its limit; infinite for requests without need of a permit."""
+    """Its limit; infinite for requests that need no permit."""
     members: dict[Admission, Standing] = field(default_factory=dict)
-    """Requests with this scope among theirs."""
+    """The requests that have this scope."""
     asking: int = 0
-    """How many of them ask here, or wait."""
+    """How many of them ask for a permit of this scope, or wait for one."""
     waiting: int = 0
-    """How many of these wait."""
+    """How many of these must wait."""
     held: int = 0
-    """How many permits of this scope they have."""
+    """How many permits of this scope they hold."""
     is_saturated: bool = False
-    """Whether a limit's worth of requests asks here: more of them would only take up memory."""
+    """As many requests ask here as the limit allows: more would only take up memory."""
     is_full: bool = False
-    """Whether the scope has no free permit. While it may have one, all requests that have just
-    asked may start at once.
+    """The scope has no free permit. While it may have one, all requests that have just asked may
+    start at once.
     """
 
     def put(self, admission: Admission, standing: Standing) -> None:
-        """Note the standing of a request, unless it has left."""
+        """Set the standing of a request, unless it has left."""
         before = self.members.get(admission)
         if before is None or before is standing:
             return
@@ -110,7 +110,7 @@ class ScopeUsage:
         self.is_full = self.waiting > 0 or self.held >= self.concurrency
 
     def leave(self, admission: Admission) -> None:
-        """A request ends, or no longer has this scope."""
+        """Remove a request: it has ended, or no longer has this scope."""
         self.put(admission, LATER)
         self.members.pop(admission, None)
 
@@ -125,7 +125,7 @@ class ScopeUsage:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Admission:
-    """One request in the downloader. `Admissions.move` alone changes its state and its permits."""
+    """One request in the downloader. Only `Admissions` changes its state and its permits."""
 
     request: Request
     is_scheduled: bool
@@ -133,11 +133,11 @@ class Admission:
     state: State = ASKING
     scopes: Scopes = NO_SCOPES
     usages: tuple[ScopeUsage, ...] = ()
-    """Of its scopes, in the order of taking their permits."""
+    """The usage of each of its scopes, in the order of taking their permits."""
     next_scope: int = 0
     """How many permits it holds: the index of its next scope among `usages`."""
     permits: PermitSet | None = None
-    """While it is ready, on the wire or answered."""
+    """Its permits while it is ready, on the wire or answered."""
     slot: asyncio.Future[None] | None = None
     """While it waits for a slot of CONCURRENT_REQUESTS: done when it gets one. None if it has
     stopped waiting without one.
@@ -147,51 +147,51 @@ class Admission:
     needed_by: frozenset[Admission] = frozenset()
     """Requests waiting for this one."""
     is_stuck: bool = False
-    """Whether it must wait for a permit, or waits for a stuck request."""
+    """It must wait for a permit, or waits for a stuck request."""
     task: asyncio.Task[object] | None = None
     """Its task while it waits for permits, or is on the wire, if it can be cancelled."""
     retries_most: int | None = None
     """The number of refusals to be retried, if the site has refused it."""
     is_left_to_others: bool = False
-    """True if it was refused, and the next middlewares and the spider decide about a retry."""
+    """It was refused, and the next middlewares and the spider decide about a retry."""
     is_nodes_fault: bool = False
-    """True if it got no response, as no site responds to this node."""
+    """It got no response, as no site responds to this node."""
     has_fetch: bool = True
-    """False if nobody reports the end of its `fetch`: that was cancelled, or began before the
+    """False if its `fetch` does not call `leave_fetch`: it was cancelled, or began before the
     downloader was wrapped.
     """
     has_left: bool = False
-    """True when its `fetch` is over, even if it is still on the wire."""
+    """Its `fetch` is over; it may still be on the wire."""
 
     def __repr__(self) -> str:
         return f"<Admission of {self.request}: {self.state.value}>"
 
     @property
     def priority(self) -> float:
-        """Among this node's requests. One that bypassed the scheduler comes first: usually
-        another request waits for it.
+        """Its priority among this node's requests. One that bypassed the scheduler comes first:
+        usually another request waits for it.
         """
         return self.request.priority + (0.0 if self.is_scheduled else PREREQUISITES_FIRST)
 
     @property
     def waits_at(self) -> ScopeUsage | None:
-        """Its next scope while it lacks permits; else None."""
+        """Its next scope while it lacks permits; otherwise None."""
         if self.state is not ASKING and self.state is not WAITING:
             return None
         return self.usages[self.next_scope] if self.next_scope < len(self.usages) else None
 
 
 class Admissions:
-    """All requests in a crawl's downloader, and those that wait for a slot of CONCURRENT_REQUESTS.
+    """All requests in a crawl's downloader, and their slots of CONCURRENT_REQUESTS.
 
-    A request with its permits needs a slot of CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
+    A request that has its permits needs one of the `concurrency` slots (0: no limit).
     Requests waiting for permits use no slot, so more permits may be granted at once than there are
     slots. Requests without a slot wait in one queue, by priority, then first come first served. A
     free slot is reserved for the first of them, until the request uses the slot or must wait for a
-    permit. So the request may give its permits to other nodes meanwhile, and ask for new ones with
-    the slot reserved.
+    permit. So a request that waits for a slot may leave its permits to other nodes, and ask for new
+    ones when a slot is reserved.
 
-    `on_room` is called when the scheduler may have more to do.
+    `on_room` is called when the engine may take more requests from the scheduler.
     """
 
     def __init__(self, scopes: ScopeFinder, concurrency: int, on_room: Callable[[], None]) -> None:
@@ -202,7 +202,7 @@ class Admissions:
         self._usages: dict[str, ScopeUsage] = {}  # by name, of scopes with requests in `fetch`
         self._unlimited = (ScopeUsage("", math.inf),)
         self._exempt: set[Admission] = set()
-        """Waiting requests not counted in CONCURRENT_REQUESTS: their next scope is full, or they
+        """Waiting requests that do not count in `needs_backout`: their next scope is full, or they
         wait for a stuck request.
         """
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
@@ -218,7 +218,7 @@ class Admissions:
         return self._by_request.get(request)
 
     def needs_backout(self, in_fetch: int) -> bool:
-        """True if no further request of any scope should be taken from the scheduler: too many
+        """True if the engine should take no request of any scope from the scheduler: too many
         requests wait for permits, one waits only for a slot of CONCURRENT_REQUESTS, or those
         `in_fetch` will use all slots.
         """
@@ -236,7 +236,9 @@ class Admissions:
         is_scheduled: bool = True,
         needed_by: Admission | None = None,
     ) -> Admission:
-        """Record a request's entry into `fetch`. `needed_by` waits there for its response."""
+        """Record a request's entry into `fetch`. `needed_by`: the request whose `fetch` waits for
+        its response.
+        """
         admission = self._by_request.get(request)
         if admission is not None:  # a middleware fetches its own request
             return admission
@@ -247,9 +249,9 @@ class Admissions:
         return admission
 
     def take_over(self, admission: Admission) -> PermitSet | None:
-        """Take the permits and the slot of requests that wait for this one, ready or answered, as
-        it may need them. Others without a record may wait for it, too, with permits: so it cannot
-        be left to ask for those that these give back.
+        """Take the permits and the slot of the ready or answered requests that wait for this one.
+        It cannot simply ask for the permits that they give back, as requests without a record may
+        also hold permits while they wait for it.
 
         Returns permits of the same scopes, for this request; None if there are none.
         """
@@ -334,8 +336,8 @@ class Admissions:
         return admission in self._in_slots
 
     def update(self, admission: Admission, scopes: Scopes) -> None:
-        """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
-        middlewares may have changed them.
+        """Set the scopes of a request again, before it asks for permits: middlewares may have
+        changed them since it entered `fetch`.
         """
         # Nearly always they are the same object, and identity is checked faster than equality.
         if scopes is not admission.scopes and scopes != admission.scopes:
@@ -373,8 +375,8 @@ class Admissions:
 
     @contextmanager
     def needing(self, request: Request, needed: Admission | None) -> Iterator[None]:
-        """In this context, a request waits for `needed`, until `needed` leaves `fetch`. What is
-        ready, and waits for the request, gives its permits back: `needed` may wait for them.
+        """Record, in this context, that a request waits for `needed` to leave `fetch`. The ready
+        requests that wait for `needed` give their permits back, as it may wait for these.
         """
         admission = self._by_request.get(request)
         if admission is None or needed is None or admission is needed:
@@ -397,8 +399,8 @@ class Admissions:
         self._count(admission)
 
     def follow(self, admission: Admission, taken: int, waits: bool) -> None:
-        """Note the number of permits of a request asking for more. `waits`: it must wait for
-        the next one.
+        """Record how many permits a request has taken, and if it must wait for the next one
+        (`waits`).
         """
         admission.next_scope = taken
         self.move(admission, WAITING if waits else ASKING)
@@ -407,7 +409,7 @@ class Admissions:
 
     def _count(self, admission: Admission) -> None:
         """Put a request into the sets of its state, and wake the engine if that makes room. If the
-        request is stuck now, or no longer, count the requests waiting for it again.
+        request has become stuck, or no longer is, recount the requests that wait for it.
         """
         exempt_before = len(self._exempt)
         was_crowded = len(self._only_waiting) >= MAX_WAITING
@@ -424,7 +426,7 @@ class Admissions:
                 self._count(other)
 
     def _put_into_usages(self, admission: Admission, waits_at: ScopeUsage | None) -> bool:
-        """Note a request's standing at its scopes. True if one of them is saturated no longer."""
+        """Set a request's standing at its scopes. True if one of them is no longer saturated."""
         is_desaturated = False
         standing = WAITS if admission.state is WAITING else ASKS
         for index, usage in enumerate(admission.usages):
@@ -454,7 +456,7 @@ class Admissions:
         (self._only_waiting.add if only_waits else self._only_waiting.discard)(admission)
 
     def _exempt_all(self, usage: ScopeUsage) -> None:
-        """Exempt all requests waiting for a scope if it is full, else only the stuck ones."""
+        """Exempt all requests waiting for a scope if it is full, otherwise only stuck ones."""
         asking = {one for one, standing in usage.members.items() if standing in (ASKS, WAITS)}
         if usage.is_full:
             self._exempt |= asking
@@ -472,11 +474,11 @@ class Admissions:
         return self._waiting_at(names_in(key), math.inf)[0] == math.inf
 
     def next_names(self, all_names: Sequence[ScopeNames], last: ScopeNames) -> ScopeNames | None:
-        """The scope names after `last`, in a circle, with the fewest waiting requests; None if a
-        scope is saturated in each.
+        """The scope names with the fewest waiting requests, round robin after `last`; None if all
+        names include a saturated scope.
 
-        `all_names` are sorted, so those with one scope lie side by side. If that scope alone has
-        too many waiting requests, all of them are passed over in one step.
+        `all_names` are sorted, so those that begin with one scope are neighbours. If that scope
+        alone has too many waiting requests, all of them are skipped in one step.
         """
         after_last = bisect_right(all_names, last)
         fewest: float = 0
@@ -498,7 +500,7 @@ class Admissions:
 
     def _waiting_at(self, names: ScopeNames, most: float) -> tuple[float, int]:
         """The number of waiting requests with these scopes, infinite if a scope is saturated; and
-        how many scopes were counted, until there were more than `most`.
+        how many scopes were counted until it exceeded `most`.
         """
         waiting: float = 0
         for depth, name in enumerate(names, 1):

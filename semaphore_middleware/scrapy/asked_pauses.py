@@ -1,7 +1,7 @@
-"""Pauses at a site's request: `Retry-After`, `RateLimit`, and its older forms.
+"""Pauses that a site requests by `Retry-After`, `RateLimit`, and its older forms.
 
-A site's headers may hold anything: an invalid field counts as missing. Those that should name a
-time, and name none that is credible, are added to the list `ignored`. No function here raises.
+A site's headers may hold anything: an invalid field counts as missing. A field that should name a
+time, but names no credible one, is added to the list `ignored`. No function here raises an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as missing
 DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
 RESETS = ("Reset-After", "Reset")
-"""Of an older form, the one that needs no clock first."""
+"""Ends of the older fields' names; first the one whose value needs no clock."""
 FIELDS = frozenset(
     name.title().encode()
     for name in (
@@ -33,18 +33,18 @@ FIELDS = frozenset(
         *(f"{prefix}{reset}" for prefix in OLDER_PREFIXES for reset in RESETS),
     )
 )
-"""Names of the fields read here, as spelled in Scrapy's headers: most responses have none."""
+"""Names of the fields read here, as Scrapy spells them. Most responses have none of them."""
 NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{1,9})?")
 UNIX_TIMES = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e9, 1.0))
-"""From which number on a time counts from 1970, and in which parts of a second: nanoseconds,
-microseconds, milliseconds, seconds. Smaller numbers are seconds from now.
+"""The least numbers read as Unix times, with their parts of a second: nanoseconds, microseconds,
+milliseconds, seconds. Smaller numbers are seconds from now.
 """
 DAY_S, YEAR_S = 24 * 60 * 60.0, 365 * 24 * 60 * 60.0
 
 
 def retry_after(response: Response, ignored: list[str]) -> float | None:
-    """Seconds of pause in a response's `Retry-After` (RFC 9110, 10.2.3); None without a valid one.
-    Of several pauses the longest counts.
+    """Seconds of pause in a response's `Retry-After` (RFC 9110, 10.2.3): the longest of several;
+    None without a valid one.
     """
     values = [value.decode("latin-1") for value in response.headers.getlist(b"Retry-After")]
     delays = (_seconds(response, "Retry-After", value, ignored) for value in values)
@@ -52,8 +52,7 @@ def retry_after(response: Response, ignored: list[str]) -> float | None:
 
 
 def quota_reset(response: Response, ignored: list[str]) -> float | None:
-    """Seconds until the reset of an exhausted quota in a response; None without one. Of several
-    exhausted quotas the last reset counts.
+    """Seconds until all exhausted quotas in a response have been reset; None if there are none.
 
     Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10, or -07), or in `-Remaining`
     and `-Reset`. A response from a cache does not show the present quota.
@@ -65,8 +64,8 @@ def quota_reset(response: Response, ignored: list[str]) -> float | None:
 
 
 def quota_interval(response: Response, ignored: list[str]) -> float:
-    """Seconds between requests by the quotas in `RateLimit-Policy`, the longest of several; 0: none
-    is named. If `RateLimit` names exhausted quotas, no others count.
+    """Seconds between requests by the quotas in `RateLimit-Policy`: the longest of several; 0
+    without a quota. If `RateLimit` names exhausted quotas, only those count.
     """
     exhausted = {name for name, _ in _exhausted(response)}
     intervals = [0.0]
@@ -80,8 +79,8 @@ def quota_interval(response: Response, ignored: list[str]) -> float:
 
 
 def _seconds(response: Response, field: str, value: str, ignored: list[str]) -> float | None:
-    """Seconds until a time as sites write it: a number, or a date. None unless it is from a day ago
-    to a year ahead. It is compared with the response's `Date` if there is one, else with our clock.
+    """Seconds until a time that a site has written as a number or a date, by the response's `Date`
+    or, without one, our clock. None unless the time is from a day ago to a year ahead.
     """
     text = value.strip()
     if NUMBER.fullmatch(text):
@@ -110,14 +109,14 @@ def _resets(response: Response, ignored: list[str]) -> Iterator[float | None]:
 
 
 def _exhausted(response: Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The quotas in `RateLimit` of which nothing is left, each with its parameters."""
+    """The exhausted quotas in `RateLimit`, each with its parameters."""
     for name, limit in _items(response, "RateLimit") or _draft_7(response):
         if _integer(limit.get("r")) == 0:
             yield str(name), limit
 
 
 def _draft_7(response: Response) -> list[tuple[Any, dict[str, Any]]]:
-    """`RateLimit: limit=10, remaining=0, reset=5` as later drafts have it."""
+    """The quota in `RateLimit: limit=10, remaining=0, reset=5`, in the form of later drafts."""
     members = dict(_parsed(response, "RateLimit", "dictionary"))
     quota = {name: value for name, (value, _) in members.items()}
     reset = {"t": quota["reset"]} if "reset" in quota else {}
@@ -136,7 +135,7 @@ def _items(response: Response, name: str) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _parsed(response: Response, name: str, structure: str) -> Any:
-    """A structured field (RFC 9651); nothing if it is not one."""
+    """A structured field (RFC 9651); empty if it is invalid."""
     field = _field(response, name)
     try:
         return parse(field, tltype=structure) if field else ()
@@ -155,7 +154,7 @@ def _older_resets(response: Response, ignored: list[str]) -> Iterator[float | No
 
 
 def _field(response: Response, name: str) -> bytes:
-    """All lines of a field; nothing if it is too long."""
+    """All lines of a field, joined; empty if they are too long."""
     field = b", ".join(response.headers.getlist(name))
     return field if len(field) <= FIELD_BYTES_MAX else b""
 
@@ -171,7 +170,7 @@ def _integer(value: object) -> int | None:
 
 
 def _now(response: Response) -> float:
-    """The site's own time in `Date`, else our time."""
+    """The site's time in `Date`, or without it our time."""
     date = _timestamp((response.headers.get(b"Date") or b"").decode("latin-1"))
     return time.time() if date is None else date
 

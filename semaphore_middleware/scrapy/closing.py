@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GOES_ON_S = 20.0
-"""How long requests go on after a stop: less than the 30 s after which supervisors kill."""
+"""How long requests go on after a stop: less than the 30 s after which supervisors kill a node."""
 LONGEST_PAUSE_S = 5.0
 """No request waits longer than this for the end of a site's pause."""
-LOOK_INTERVAL_S = 0.5
+CHECK_INTERVAL_S = 0.5
 
-page_at_work: ContextVar[str] = ContextVar("page_at_work", default="")
-"""In the task of a request's `fetch`, of its callback, and of its item pipelines: its URL."""
+current_page: ContextVar[str] = ContextVar("current_page", default="")
+"""The URL of the request whose `fetch`, callback or item pipelines run in this task."""
 
 
 class Closing:
     """Decides which requests go on while the spider closes, and until when.
 
-    What the scheduler can take back goes back, with all that it needs first, such as a robots.txt.
-    A request that bypassed the scheduler goes on, as in Scrapy: a callback or an item pipeline
-    waits for it, and nobody would fetch their page again. It is given up when its site is closed
-    for longer than `LONGEST_PAUSE_S`, or `GOES_ON_S` after the stop.
+    Waiting requests from the scheduler go back to it, and what only they need, such as a
+    robots.txt, is not fetched. A request that bypassed the scheduler goes on, as in Scrapy: a
+    callback or an item pipeline waits for it, and their page would not be fetched again. It is
+    given up if its site is closed for longer than `LONGEST_PAUSE_S`, or `GOES_ON_S` after the stop.
     """
 
     def __init__(self, admissions: Admissions, semaphore: FairSemaphore) -> None:
@@ -50,7 +50,7 @@ class Closing:
         return self._watching is not None
 
     def begin(self) -> None:
-        """The spider begins to close: cancel the waiting requests that do not go on."""
+        """Cancel the waiting requests that do not go on, as the spider begins to close."""
         if self.has_begun:
             return
         self._until = asyncio.get_running_loop().time() + GOES_ON_S
@@ -61,7 +61,7 @@ class Closing:
                 admission.task.cancel()
 
     def end(self) -> None:
-        """The spider has closed."""
+        """Stop watching the requests, as the spider has closed."""
         if self._watching is not None:
             self._watching.cancel()
 
@@ -82,15 +82,15 @@ class Closing:
         if not self._goes_on(admission):
             return SpiderClosingError("the spider is closing")
         reason = reason or self._given_up.pop(admission, "") or _late()
-        page = page_at_work.get()
+        page = current_page.get()
         text = f"{admission.request} is not made, as the spider is closing. {reason}"
         what = f"The items of {page} that wait for it are" if page else "What waits for it is"
         logger.error("%s %s incomplete.", text, what)
         return PageIncompleteError(text)
 
     def _goes_on(self, admission: Admission) -> bool:
-        """True if a request bypassed the scheduler, and is not needed only by requests that have
-        not begun.
+        """True if a request bypassed the scheduler, unless only requests that have not begun need
+        it.
         """
         if admission.is_scheduled:
             return False
@@ -101,12 +101,12 @@ class Closing:
         )
 
     async def _watch(self) -> None:
-        """Give up the requests that have waited long enough."""
+        """Give up requests at closed sites and, `GOES_ON_S` after the stop, all others."""
         loop = asyncio.get_running_loop()
         while loop.time() < self._until:
             if waiting := list(self._waiting()):
                 self._semaphore.refresh()
-            await asyncio.sleep(min(LOOK_INTERVAL_S, self._until - loop.time()))
+            await asyncio.sleep(min(CHECK_INTERVAL_S, self._until - loop.time()))
             self._give_up_at_closed_sites(waiting)
         for admission in self._admissions:
             if admission.state is not OVER and not admission.is_scheduled:
@@ -118,9 +118,9 @@ class Closing:
             if admission.waits_at is not None and self._goes_on(admission):
                 yield admission
 
-    def _give_up_at_closed_sites(self, asked: list[Admission]) -> None:
-        """Give up those of the requests asked about that still wait, at a site that is closed."""
-        for admission in asked:
+    def _give_up_at_closed_sites(self, waiting: list[Admission]) -> None:
+        """Give up those of the `waiting` requests that still wait, and whose site is closed."""
+        for admission in waiting:
             if admission.waits_at is None or not admission.scopes.limits:
                 continue
             scope, _ = admission.scopes.limits[admission.next_scope]

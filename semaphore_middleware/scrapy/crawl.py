@@ -45,13 +45,13 @@ EXIT_TIMEOUT_S = 3.0
 """How long an ending process may take to give its permits back."""
 
 ATTRIBUTE = "_semaphore_crawl"
-"""The crawler's attribute with its crawl. As they refer to each other, a collection of all crawls
-would keep those that fail before they begin.
+"""The crawler's attribute that holds its crawl. As both refer to each other, a collection of all
+crawls would keep those that fail before they begin.
 """
 
 
 def crawl_of(crawler: Crawler) -> Crawl:
-    """The crawl of this crawler, made by the first call. Invalid settings end it."""
+    """The crawl of this crawler, made by the first call. Invalid settings end the crawl."""
     crawl: Crawl | None = vars(crawler).get(ATTRIBUTE)
     if crawl is None:
         try:
@@ -74,7 +74,7 @@ class Crawl:
         name = spider_name(crawler)
         options = settings.semaphore_options(name)
         arguments = self._engine.spider_arguments() or {}
-        job = arguments.get("_job", "")  # as Scrapyd gives it
+        job = arguments.get("_job", "")  # as Scrapyd passes it
         if belongs_to_a_command(crawler):
             options["explain_waits"] = PERSONS_WAIT_S
         self.semaphore = FairSemaphore(
@@ -118,7 +118,7 @@ class Crawl:
     async def opened(self) -> None:
         """Wait until the crawl has reached its server, or has given up.
 
-        The first call begins to open it: the signal that the spider is open comes only after the
+        The first call starts this, as the signal `spider_opened` comes only after the
         `open_spider` of item pipelines, which may fetch pages.
         """
         if self._opening is None:
@@ -134,7 +134,7 @@ class Crawl:
     async def _open(self) -> str | None:
         """Reach the server. If that fails, returns the reason to close the spider."""
         self._engine.before_close(self._begin_to_close)
-        if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
+        if not self._crawler.crawling:  # `scrapy shell`: no signal comes when its process ends
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
@@ -160,7 +160,7 @@ class Crawl:
         return None
 
     def _begin_to_close(self) -> None:
-        if self._opening is not None:  # perhaps not over, if a component could not be opened
+        if self._opening is not None:  # not over yet if a component could not be opened
             self._opening.cancel()
         self.downloads.closing.begin()
 

@@ -36,7 +36,7 @@ class CrawlDelayFound(CountedEvent):
 class CrawlDelays:
     """The delays in robots.txt files (`Crawl-delay`); at most `longest_s`.
 
-    The server uses the longest delay of all nodes, so it suffices if one node knows of it.
+    The server uses the longest delay of all nodes, so it is enough if one node has read it.
     """
 
     def __init__(self, settings: BaseSettings, longest_s: float) -> None:
@@ -46,9 +46,9 @@ class CrawlDelays:
         self._delays_s: LocalCache[str, float] = LocalCache(ORIGINS_MAX)
         """By origin (scheme, host and port), in the order of their last use."""
 
-    def learn(self, robotparser: RobotParser, request: Request) -> bool:
-        """Remember the delay in the robots.txt of a request's host. True if there is a delay, and
-        it is new or has changed.
+    def record(self, robotparser: RobotParser, request: Request) -> bool:
+        """Record the delay in the robots.txt of a request's host. True if there is a delay, and it
+        is new or has changed.
         """
         agent = (
             self._user_agent or request.headers.get(b"User-Agent") or self._default_user_agent or ""
@@ -63,7 +63,7 @@ class CrawlDelays:
             return False
         if delay > self._longest_s:
             logger.warning(
-                "The robots.txt of %s asks for a delay of %g s; it is %g s here, the maximum "
+                "The robots.txt of %s asks for a delay of %g s; %g s is used, the maximum "
                 "in SEMAPHORE_MAX_CRAWL_DELAY.",
                 origin,
                 delay,

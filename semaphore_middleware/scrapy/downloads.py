@@ -36,7 +36,7 @@ from semaphore_middleware.scrapy.admission import (
     Admissions,
     State,
 )
-from semaphore_middleware.scrapy.closing import Closing, page_at_work
+from semaphore_middleware.scrapy.closing import Closing, current_page
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, SpiderClosingError, wrap_downloads
 from semaphore_middleware.scrapy.network import Network
@@ -76,7 +76,7 @@ PERMIT_IDLE_TIMEOUT_S = 0.5
 NO_PERMITS = PermitSet(())
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
-"""In the task of a `fetch`, and in the tasks it begins: the request's record. Weak, as connections
+"""The record of the request whose `fetch` runs in this task, or has begun it. Weak, as connections
 opened there keep the context.
 """
 
@@ -88,13 +88,13 @@ class NotAllowedError(SemaphoreError, IgnoreRequest):
 
 
 class SharedRequest(Protocol):
-    """A request for all nodes: they reuse its response, so that few of them make it."""
+    """A request whose response all nodes reuse, so that few of them make it."""
 
-    async def look(self) -> None:
-        """Called when the request has its permits. Raises an error if the response is known."""
+    async def raise_if_known(self) -> None:
+        """Raise an error if the response is known. Called when the request has its permits."""
 
     def received(self, response: Response) -> Response:
-        """The response for other middlewares. Raises an error if it makes no sense."""
+        """The response for other middlewares. Raises an error if it cannot be used."""
 
     def on_response(self, response: Response) -> None:
         """Share the response, as the middlewares have left it, before the permits go back."""
@@ -134,45 +134,44 @@ class Downloads:
         crawler.signals.connect(self._robots_parsed, robots_parsed)
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self.closing = Closing(self.admissions, semaphore)
-        self._knows_slots = False
-        """True if the log says that slots are not used."""
+        self._has_warned_of_slot = False
 
     def fetch(
         self, fetch: Callable[[Request], Deferred[Response | Request]], request: Request
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader's `fetch`.
 
-        The engine fetches the scheduler's requests in a plain callback. `engine.download_async`
-        fetches in a task. In the task of another request's `fetch`, a middleware waits for the
-        result, as for a robots.txt.
+        The engine calls this in a plain callback for the scheduler's requests; for others,
+        `engine.download_async` calls it in a task. If that is the task of another request's
+        `fetch`, a middleware waits there for the result, such as a robots.txt.
         """
-        if "download_slot" in request.meta and not self._knows_slots:
+        if "download_slot" in request.meta and not self._has_warned_of_slot:
             self._warn_of_slot(request)
         is_scheduled = asyncio.current_task() is None
         outer = None if is_scheduled else _fetching.get()
         needed_by = outer() if outer else None
         admission = self.admissions.enter_fetch(request, is_scheduled, needed_by)
         token = _fetching.set(ref(admission))
-        page_token = page_at_work.set(request.url) if is_scheduled else None
+        page_token = current_page.set(request.url) if is_scheduled else None
         try:
             return fetch(request).addBoth(self._fetched, request)
         finally:
             _fetching.reset(token)
             if page_token is not None:
-                page_at_work.reset(page_token)
+                current_page.reset(page_token)
 
     def _warn_of_slot(self, request: Request) -> None:
-        """Warn if the request's slot was chosen by the user: those that Scrapy has set are hosts,
-        after a redirect that of the request before.
+        """Warn if the user has chosen the request's slot. Scrapy sets it to the host; after a
+        redirect, it is that of the previous request.
         """
         slot = request.meta["download_slot"]
         is_known = self._downloader is not None and slot in self._downloader.slots
-        is_said = "redirect_urls" in request.meta or SCOPE_KEY in request.meta
-        if is_known or is_said or slot == host_of(request):
+        is_expected = "redirect_urls" in request.meta or SCOPE_KEY in request.meta
+        if is_known or is_expected or slot == host_of(request):
             return
-        self._knows_slots = True
+        self._has_warned_of_slot = True
         logger.warning(
-            "%s: meta['download_slot'] = %r has no effect: name what is to be limited in "
+            "%s: meta['download_slot'] = %r has no effect: to limit such requests together, set "
             "meta['semaphore_scope'] instead.",
             request,
             slot,
@@ -188,11 +187,11 @@ class Downloads:
             finally:
                 self.admissions.leave_fetch(admission)
             if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
-                # A request that a middleware made for it was refused by the closing spider.
+                # The closing spider refused a request that a middleware made for this one.
                 result = _copy_for_scheduler(request) if admission.is_scheduled else result
         forget_refusals(request)
         if isinstance(result, Request):
-            if result.meta.get("dont_retry") == GIVEN_UP:  # a middleware's copy of one given up
+            if result.meta.get("dont_retry") == GIVEN_UP:  # a middleware's copy, given up
                 forget_refusals(result)
             drop_scope_of_other_host(result, request)
         return result
@@ -202,7 +201,7 @@ class Downloads:
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
         If the spider is closing, returns a copy of the request for the scheduler, or raises
-        `SpiderClosingError` if it does not come from there. Raises `AcquireTimeoutError`,
+        `SpiderClosingError` if the request bypassed it. Raises `AcquireTimeoutError`,
         `HostDownError`, `NotAllowedError`.
         """
         has_fetch = self.admissions.admission_of(request) is not None
@@ -238,9 +237,9 @@ class Downloads:
             admission.permits.begin()
 
     async def _admit(self, admission: Admission) -> None:
-        """Take a request's permits, until it may begin under them."""
+        """Take permits, again if necessary, until the request may begin."""
         request = admission.request
-        # Once more: middlewares may have changed the request.
+        # Found again, as middlewares may have changed the request.
         self.admissions.update(admission, self._scopes.find_scopes(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)
         if scopes.limits:
@@ -253,7 +252,7 @@ class Downloads:
             self.admissions.move(admission, READY, permits)
             shared: SharedRequest | None = request.meta.get(SHARED_KEY)
             if shared is not None:
-                await shared.look()
+                await shared.raise_if_known()
             if await self._may_begin(admission, permits):
                 return
             permits = None
@@ -270,9 +269,9 @@ class Downloads:
         )
 
     async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
-        """Wait for a slot of CONCURRENT_REQUESTS, but not if the permits' starts count. False if
-        the permits must go back: no slot is free, the site has refused a request meanwhile, or
-        none responds to this node.
+        """Wait for a slot of CONCURRENT_REQUESTS, unless the permits' starts count. False if the
+        permits must go back: no slot is free, the site has refused a request meanwhile, or no site
+        responds to this node.
         """
         if not self.admissions.has_slot(admission):
             # If it does not wait for a slot, it gave its permits back for a request that it needs.
@@ -284,7 +283,7 @@ class Downloads:
         return not permits.must_not_start and (not needs_network or self._network.may_begin())
 
     async def _wait_without_permits(self, admission: Admission) -> None:
-        """Leave a request's permits to other nodes, until it is useful to take permits again."""
+        """Give a request's permits back, and wait until it is useful to take permits again."""
         self.admissions.move(admission, ASKING)
         if host_of(admission.request):
             await self._network.wait()
@@ -328,7 +327,7 @@ class Downloads:
                 ending = OVER if admission.has_left else ANSWERED
             return response
         except Exception as error:
-            admission.task = None  # the crawl's end does not cancel what is left to do
+            admission.task = None  # the crawl's end must not cancel the rest
             await self._note_failure(permits, admission, error, is_try)
             raise
         except asyncio.CancelledError as error:
@@ -343,7 +342,7 @@ class Downloads:
             self._move_on(admission, ending)
 
     def _move_on(self, admission: Admission, ending: State) -> None:
-        """Note that a request waits no longer, or that its transfer is over."""
+        """Record that a request no longer waits, or that its transfer is over."""
         self.admissions.move(admission, ending)
         if not admission.has_fetch:
             self.admissions.leave_fetch(admission)
@@ -351,8 +350,8 @@ class Downloads:
     async def _note_failure(
         self, permits: PermitSet, admission: Admission, error: Exception, is_try: bool
     ) -> None:
-        """Note that a request got no response: on its site, unless no site responds to this node.
-        Behind a proxy nothing is noted, unless the proxy itself refused: it may be at fault.
+        """Record that a site has not responded, unless no site responds to this node. Through a
+        proxy, which may be at fault, record only refusals by the proxy itself.
         """
         request = admission.request
         if is_of_proxy(error):
@@ -374,8 +373,8 @@ class Downloads:
         return admission
 
     def end_failed(self, request: Request) -> Request | None:
-        """End a request without a response. Returns a copy of it, to be made later, if that was
-        this node's own fault: it does not count as one of Scrapy's retries.
+        """End a request without a response. If that was this node's fault, returns a copy of the
+        request for a later retry, which does not count as one of Scrapy's.
         """
         admission = self.give_back(request)
         if admission is None or not admission.is_nodes_fault or not self._is_retry_enabled:
@@ -385,7 +384,7 @@ class Downloads:
         return _copy_for_scheduler(request)
 
     def end(self, request: Request, response: Response) -> Response | Request:
-        """End a request by its response. Returns a copy of the request, to be made later, if the
+        """End a request by its response. Returns a copy of the request for a later retry if the
         site has refused it and a retry is allowed.
         """
         admission = self.give_back(request)
@@ -395,7 +394,7 @@ class Downloads:
         retry = self._retries.make(admission, response, spider)
         if retry is None:
             return response
-        # No further middleware sees the response.
+        # The response goes to no other middleware, so these two get it here.
         if stats := self._crawler.get_downloader_middleware(DownloaderStats):
             stats.process_response(request, response)
         if cookies := self._crawler.get_downloader_middleware(CookiesMiddleware):
@@ -403,10 +402,9 @@ class Downloads:
         return retry
 
     def return_to_scheduler(self, request: Request, reason: str = "") -> Request:
-        """A copy for the scheduler to keep under JOBDIR, unless it has the request already.
+        """A copy of a request, for the scheduler to keep.
 
-        Raises `SpiderClosingError`, for this reason, if the request does not come from the
-        scheduler.
+        Raises `SpiderClosingError`, with this reason, if the request bypassed the scheduler.
         """
         admission = self.admissions.admission_of(request)
         if admission is not None and not admission.is_scheduled:
@@ -414,14 +412,14 @@ class Downloads:
         return _copy_for_scheduler(request)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
-        if self._crawl_delays.learn(robotparser, request):
+        if self._crawl_delays.record(robotparser, request):
             self._semaphore.emit(CrawlDelayFound)
 
     # The end of the crawl -----------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End all requests. Scrapy continues the transfer of a cancelled fetch, even past the end
-        of the crawl.
+        """End all requests. Scrapy continues the transfer of a cancelled `fetch`, even after the
+        end of the crawl.
         """
         self.closing.end()
         tasks = [admission.task for admission in self.admissions]
@@ -433,32 +431,30 @@ class Downloads:
             self.admissions.move(admission, OVER)
 
     def wrap_transfers(self, downloader: Downloader) -> None:
-        """Take this downloader's transfers through `transfer`. Raises `SettingsError` if it has no
+        """Make this downloader's transfers by `transfer`. Raises `SettingsError` if it has no
         handlers to wrap.
         """
         wrap_downloads(downloader, self.transfer)
         self._downloader = downloader
 
     def wrap_downloader(self) -> None:
-        """Use `fetch` and `transfer` in any downloader but the add-on's, which does so itself.
+        """Use `fetch` and `transfer` in any downloader except the add-on's, which already does.
 
-        Raises as `wrap_transfers`.
+        Raises `SettingsError` as `wrap_transfers` does.
         """
         downloader = self._crawler.engine.downloader
         if downloader is not self._downloader:
             self.wrap_transfers(downloader)
             self._engine.wrap_fetch(self.fetch)
         else:
-            self._engine.answer_spiders()
+            self._engine.count_waiting_for_spiders()
 
 
 def _check_priority(admission: Admission) -> None:
-    """Raise `SettingsError` for a priority that is not allowed. Only then is its request written
-    out.
-    """
+    """Raise `SettingsError` for a priority that is not allowed."""
     try:
         check_priority(admission.request.priority, "priority")
-    except SettingsError as error:
+    except SettingsError as error:  # only now, as it takes time to format a request
         raise SettingsError(f"{admission.request}: {error}") from None
 
 

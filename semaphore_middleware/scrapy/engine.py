@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 CLOSES = "_semaphore_closes_when_opened"
-"""An attribute of a crawler, as its components have an `Engine` each."""
+"""An attribute of a crawler, as each of its components has its own `Engine`."""
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ _spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionar
 
 
 class Slots(Protocol):
-    """The interface by which a `DownloaderAwarePriorityQueue` asks about its slots."""
+    """The interface that a `DownloaderAwarePriorityQueue` uses to find its slots."""
 
     def get_slot_key(self, request: Request) -> str:
         """The slot of a request."""
@@ -55,9 +55,7 @@ class Slots(Protocol):
 
 
 class RobotsTxtUnreadableError(IgnoreRequest):
-    """A request is dropped for as long as its site's robots.txt cannot be read: later it may be
-    fetched.
-    """
+    """A request is dropped, as its site's robots.txt cannot be read; it may be fetched later."""
 
 
 class SpiderClosingError(SemaphoreError, IgnoreRequest):
@@ -68,7 +66,7 @@ class PageIncompleteError(SpiderClosingError):
     """A request that an answered page needs is not made, because the spider is closing."""
 
 
-class SignalsOfEngine(SignalManager):
+class EngineSignals(SignalManager):
     """The signals that an engine sends; `scheduler_empty` only if its scheduler is empty."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -76,7 +74,7 @@ class SignalsOfEngine(SignalManager):
         self._crawler = crawler
 
     def send_catch_log(self, signal: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As Scrapy's."""
+        """Send a signal, as Scrapy's method does."""
         if signal is signals.scheduler_empty:
             slot = self._crawler.engine._slot
             receivers = liveReceivers(getAllReceivers(self.sender, signal))
@@ -86,7 +84,7 @@ class SignalsOfEngine(SignalManager):
 
 
 class Engine:
-    """A crawler's engine, for actions without a public way in Scrapy 2.19."""
+    """A crawler's engine: actions for which Scrapy 2.19 has no public API."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -98,7 +96,7 @@ class Engine:
         """Make the engine ask its scheduler for requests now. Otherwise the engine asks after
         responses and every 5 s.
 
-        Private: `_slot`, the engine's state while a spider is open, else None.
+        Private: `_slot`, the engine's state while a spider is open, otherwise None.
         """
         self._is_waking = False
         engine = self._crawler.engine
@@ -114,8 +112,8 @@ class Engine:
             asyncio.get_running_loop().call_soon(self.wake)
 
     def spider_arguments(self) -> dict[str, Any] | None:
-        """The spider's arguments from the user; positional ones by their numbers. None without
-        `keep_spider_arguments`.
+        """The spider's arguments from the user, positional ones by number. None if
+        `keep_spider_arguments` was not called in time.
         """
         return _spider_arguments.get(self._crawler)
 
@@ -136,8 +134,8 @@ class Engine:
     def wrap_fetch(self, wrapper: Callable[[Callable[..., Any], Request], Any]) -> None:
         """Let `wrapper` make each call of the downloader's `fetch`.
 
-        `fetch` is replaced: no signal comes with a request that a middleware returns. To a `fetch`
-        that asks for it, Scrapy 2.19 passes the spider, too.
+        `fetch` is replaced: no signal is sent for a request that a middleware returns. If `fetch`
+        has a parameter for the spider, Scrapy 2.19 passes it, too.
         """
         downloader = self._crawler.engine.downloader
         fetch = downloader.fetch
@@ -147,13 +145,13 @@ class Engine:
 
         setattr(downloader, "fetch", wrapped)  # noqa: B010
 
-    def answer_spiders(self) -> None:
-        """Tell a spider that asks whether to read on (`needs_backout`, `scheduler_empty`) of the
-        requests that wait for permits, too, in the downloader and in the scheduler.
+    def count_waiting_for_spiders(self) -> None:
+        """Count waiting requests, in the downloader and in the scheduler, when a spider checks
+        `needs_backout` or `scheduler_empty` to decide whether to yield more.
 
-        The engine itself asks whether any request may start. Private: who asks, by the caller's
-        module, and `engine.signals`, as the engine sends `scheduler_empty` where the scheduler
-        returns nothing, though it only passes over full sites.
+        The engine itself calls `needs_backout` to see whether any request may start. Private: the
+        caller's module, to tell these calls apart, and `engine.signals`: the engine also sends
+        `scheduler_empty` if the scheduler only passes over full sites.
         """
         engine = self._crawler.engine
         most = self._crawler.settings.getint("CONCURRENT_REQUESTS")
@@ -168,7 +166,7 @@ class Engine:
             return 0 < most <= len(engine.downloader.active) + queued
 
         setattr(engine, "needs_backout", needs_backout_of_spider)  # noqa: B010
-        engine.signals = SignalsOfEngine(self._crawler)
+        engine.signals = EngineSignals(self._crawler)
 
     def end_with_failure(self) -> None:
         """Make Scrapy's commands exit with status 1, when the crawl has ended.
@@ -216,8 +214,8 @@ class Engine:
             await asyncio.gather(task, return_exceptions=True)
 
     def _end_of_opening(self) -> asyncio.Future[str]:
-        """A future of the reason why the spider is to be closed before it is open. Whoever stops or
-        closes it waits for its end.
+        """A future of the reason to close the spider before it is open. Calls that stop or close
+        the spider return after its end.
 
         `stop_async` and `close_spider_async` are replaced: the first only stops a running engine,
         so the process would end at once; the second closes a spider while it is being opened.
@@ -288,14 +286,14 @@ def keep_spider_arguments() -> None:
 
 
 def spider_name(crawler: Crawler) -> str:
-    """The name of a crawler's spider. Its class need not have one; empty if there is no spider."""
+    """The name of a crawler's spider; empty without a spider, or if it has no name."""
     return getattr(crawler.spider or crawler.spidercls, "name", None) or ""
 
 
 def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, slots: Slots) -> None:
     """Make a queue pass over saturated scopes.
 
-    Private: `_downloader_interface`, asked by the queue how busy each slot is.
+    Private: `_downloader_interface`, from which the queue gets the load of each slot.
     """
     queue._downloader_interface = slots  # type: ignore[assignment]
 
@@ -305,7 +303,7 @@ def connections_per_host(crawler: Crawler, number: int) -> Iterator[None]:
     """In this context, new download handlers keep up to `number` connections to a host.
 
     Scrapy 2.19 makes its handlers within `Downloader.__init__`. They take the number from this
-    setting, so the setting changes meanwhile. Settings are frozen: hence `attributes`.
+    setting, so the setting is changed meanwhile: in `attributes`, as settings are frozen.
     """
     setting = crawler.settings.attributes["CONCURRENT_REQUESTS_PER_DOMAIN"]
     set_by_user, setting.value = setting.value, number
@@ -320,8 +318,8 @@ def wrap_downloads(
 ) -> None:
     """Let `wrapper` make each call of the handlers' `download_request_async`.
 
-    Cancelling that closes its connection (seen with Scrapy 2.19's HTTP/1.1 and aiohttp handlers).
-    Raises `SettingsError` if the downloader has no such handlers.
+    Cancelling a call closes its connection (seen with Scrapy 2.19's HTTP/1.1 and aiohttp
+    handlers). Raises `SettingsError` if the downloader has no such handlers.
     """
     handlers: Any = getattr(downloader, "handlers", None)
     if not hasattr(handlers, "download_request_async"):
@@ -329,14 +327,14 @@ def wrap_downloads(
             global_object_name(type(downloader)),
             "DOWNLOADER",
             "a class derived from semaphore_middleware.scrapy.hooks.SemaphoreDownloader, or from "
-            "scrapy.core.downloader.Downloader: only with its handlers can requests be counted",
+            "scrapy.core.downloader.Downloader: only its handlers let requests be counted",
         )
     handlers.download_request_async = partial(wrapper, handlers.download_request_async)
 
 
 def open_local_slots(downloader: Downloader, concurrency: int) -> None:
-    """Keep a downloader's own slots from delaying requests; without jitter nothing is drawn for
-    each request.
+    """Keep a downloader's own slots from delaying requests. Without jitter, no random number is
+    drawn for each request.
 
     `per_slot_settings` is not documented.
     """
@@ -344,7 +342,7 @@ def open_local_slots(downloader: Downloader, concurrency: int) -> None:
 
 
 class OpenSlots(dict[str, Any]):
-    """The settings of each slot, whatever its name."""
+    """Settings of slots: the same for each name."""
 
     def __init__(self, concurrency: int) -> None:
         super().__init__()
@@ -356,7 +354,7 @@ class OpenSlots(dict[str, Any]):
 
 
 def belongs_to_a_command(crawler: Crawler) -> bool:
-    """True in `scrapy fetch`, `parse`, `check` and `shell`: they make requests of their own.
+    """True in `scrapy fetch`, `parse`, `check` and `shell`, which make requests of their own.
 
     The first three replace the spider's `start`; the last drives its engine without `crawl`.
     """
@@ -365,7 +363,7 @@ def belongs_to_a_command(crawler: Crawler) -> bool:
 
 
 def check_reactor(crawler: Crawler) -> None:
-    """Raises `SettingsError` unless the crawl runs on asyncio, with or without a reactor."""
+    """Raise `SettingsError` unless the crawl runs on asyncio, with or without a reactor."""
     try:
         available = is_asyncio_available()
     except RuntimeError:  # no reactor yet, and no loop: Scrapy is about to install this one

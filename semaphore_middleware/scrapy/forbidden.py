@@ -11,24 +11,26 @@ logger = logging.getLogger(__name__)
 
 FORBIDDEN = 403
 HOSTS_MAX = 10_000
-"""The number of hosts kept in memory for a line in the log."""
+"""The number of hosts whose answers are counted."""
 LEAST = 3
-"""The fewest such answers that are worth a line."""
+"""The fewest such answers that are worth a warning."""
 MANY = 60
 """At this number of answers both counts are halved: older ones count less."""
 
 
 class ForbiddenShares:
-    """Counts each host's answers, and logs once which hosts answer 403 to a third of them."""
+    """Counts each host's answers, and warns once of a host that answers 403 to a third of its
+    requests.
+    """
 
     def __init__(self, backoff_codes: Set[int]) -> None:
         self._listed = sorted({*backoff_codes, FORBIDDEN})
         self._is_listed = FORBIDDEN in backoff_codes
         self._counts: LocalCache[str, tuple[int, int] | None] = LocalCache(HOSTS_MAX)
-        """By host: its answers, and those with 403; None: it is in the log."""
+        """By host: its answers, and those with 403; None after the warning."""
 
     def note(self, host: str, status: int) -> None:
-        """Count an answer that was not taken for a refusal."""
+        """Count an answer that does not count as a refusal."""
         counts = self._counts.get(host, (0, 0))
         if self._is_listed or counts is None:
             return

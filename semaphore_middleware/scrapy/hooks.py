@@ -1,4 +1,4 @@
-"""The add-on's downloader and priority queue: here Scrapy's engine meets the permits."""
+"""The add-on's downloader and priority queue, used by Scrapy's engine."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ NO_CONCURRENCY_LIMIT = 1000  # mutant 1000 -> 10000: no limit, as much as before
 
 
 class SemaphoreDownloader(Downloader):
-    """The add-on's `DOWNLOADER`: it does not count waiting requests.
+    """The add-on's `DOWNLOADER`: requests waiting for permits do not use up CONCURRENT_REQUESTS.
 
-    Its slots are open: a slot comes after the middlewares, so a request waiting there would hold
+    Its slots delay nothing: they come after the middlewares, so a request waiting there would hold
     its permit while nothing is on the wire. CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and
     DOWNLOAD_SLOTS hold for all nodes together, by the permits.
     """
@@ -57,11 +57,11 @@ class SemaphoreDownloader(Downloader):
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader middlewares and download it."""
         if not self._has_warned:
-            self._look_at_slot(self.get_slot_key(request))
+            self._warn_of_changed_slot(self.get_slot_key(request))
         return self._downloads.fetch(super().fetch, request)
 
-    def _look_at_slot(self, key: str) -> None:
-        """Warn if somebody has changed a slot. Ours have no delay, and room for every permit."""
+    def _warn_of_changed_slot(self, key: str) -> None:
+        """Warn if a slot was changed: ours have no delay, and room for every permit."""
         slot = self.slots.get(key)
         if slot is None or not (slot.delay or slot.concurrency < self.domain_concurrency):
             return
@@ -88,21 +88,21 @@ class SemaphoreDownloader(Downloader):
 class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
     """The add-on's `SCHEDULER_PRIORITY_QUEUE`: it passes over saturated scopes.
 
-    A saturated scope has a limit's worth of waiting requests. Its further requests stay in the
-    queue (under JOBDIR on disk), and other requests go ahead. The other scopes alternate. The time
-    for a request does not grow with the number of slots.
+    A scope is saturated if as many requests wait as its limit allows. Its other requests stay in
+    the queue (under JOBDIR on disk), and those of other scopes go ahead, alternately. The time to
+    find the next request does not grow with the number of slots.
     """
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._admissions = crawl_of(crawler).downloads.admissions
         self._names = sorted(map(names_in, self.pqueues))
-        self._next: ScopeNames | None = None  # to take a request from
-        self._last: ScopeNames = ()  # that one was taken from
+        self._next: ScopeNames | None = None  # for the next request
+        self._last: ScopeNames = ()  # of the last request
         pass_over_saturated_scopes(self, self)
 
     def push(self, request: Request) -> None:
-        """Queue a request. Raises as the queue of its slot does, which then stays."""
+        """Queue a request. If the queue of its slot raises an error, that queue is kept."""
         slots = len(self.pqueues)
         try:
             super().push(request)
@@ -111,7 +111,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
                 insort(self._names, names_in(next(reversed(self.pqueues))))
 
     def pop(self) -> Request | None:
-        """The next request; None if the scopes of all are saturated."""
+        """The next request; None if all requests have a saturated scope."""
         slots = len(self.pqueues)
         request: Request | None = super().pop()
         if self._next is not None:
@@ -132,7 +132,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
         return self._admissions.queue_key(request)
 
     def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:  # noqa: ARG002
-        """The only slot open to the queue."""
+        """The slot of the next request, as the only choice."""
         self._next = names = self._admissions.next_names(self._names, self._last)
         return [] if names is None else [(0, queue_key_of(names))]
 

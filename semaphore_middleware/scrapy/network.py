@@ -23,15 +23,16 @@ from semaphore_middleware.scrapy.scopes import DEFAULT_PORTS, host_of
 logger = logging.getLogger(__name__)
 
 SITES = 5
-"""Sites that did not respond, while none did: then the trouble may be this node's."""
+"""If so many sites did not respond, while no site did, this node's network may be lost."""
 IN_A_ROW = 3
-"""Requests that found no network, while none got a response, that say the same."""
+"""The network may also be lost if so many requests found none, while none got a response."""
 REACHABLE = 5
-"""Sites that responded last, to a host of which the node then connects: if one accepts, it is not.
+"""The number of sites that responded last, to which the node then connects: if a host of one of
+them accepts, the network is not lost.
 """
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_INTERVAL_S = 30.0
-"""Until the node connects to them again, unless a site responds, or one of them fails."""
+"""The time until the node connects to them again, unless a site responds, or one of them fails."""
 NO_NETWORK = {errno.ENETUNREACH, errno.ENETDOWN}
 
 
@@ -43,14 +44,14 @@ class NetworkLost(CountedEvent):
 
 
 class Network:
-    """Notices that no site responds, and then blames none: the trouble is this node's own.
+    """Notices that no site responds, and then counts no failures of sites: the cause is this node.
 
     If many sites in a row did not respond, the node connects to those that responded last: if one
-    accepts, the silent ones are dead. Otherwise the node makes one request at a time, in growing
-    pauses, until one gets a response or such a connection. So an outage costs a few attempts, and
-    no page. A node that has got no response yet, but by a proxy, cannot tell the two apart: it
-    makes one request at a time, too, but their failures count. Times are on the loop's clock, in
-    seconds.
+    accepts, the silent ones are dead. Otherwise the node makes one request at a time, at growing
+    intervals, until one gets a response or such a connection. So an outage costs a few attempts,
+    and no page. A node without any response yet, except through a proxy, cannot distinguish these
+    cases: it also makes one request at a time, but their failures count. Times are on the loop's
+    clock, in seconds.
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class Network:
         return registered_domain_finder()
 
     def may_begin(self) -> bool:
-        """True if a request may begin now. While the network is lost, no other one may then until
-        the next pause is over.
+        """True if a request may begin now. While the network is lost, this request is a try: no
+        other may begin before the next pause is over.
         """
         if not self.is_lost:
             return True
@@ -101,17 +102,17 @@ class Network:
                 await asyncio.wait_for(self._changed.wait(), None if self._tries else left)
 
     def begin(self) -> bool:
-        """A request begins. True if it is a try, whose end `end_try` reports."""
+        """Record a request's start. True if it is a try; then call `end_try` at its end."""
         self._tries += self.is_lost
         return self.is_lost
 
     def end_try(self) -> None:
-        """A try has ended."""
+        """Record the end of a try."""
         self._tries -= 1
-        self._tell()
+        self._wake_waiting()
 
     def answered(self, request: Request) -> None:
-        """A site has responded to a request."""
+        """Record a site's response to a request."""
         if not request.meta.get("proxy"):
             self._note_reachable(request)
         self._responses += 1
@@ -120,10 +121,10 @@ class Network:
         self._silent.clear()
         self._without_network = 0
         self._next_check = 0.0
-        self._find_again()
+        self._recover()
 
     async def failed(self, request: Request, error_number: int | None, is_try: bool) -> bool:
-        """A request got no response. True if that is this node's fault, and not the site's."""
+        """Record a request without a response. True if this node is at fault, not the site."""
         was_lost = self.is_lost
         site = self._domain_of(host_of(request))
         self._silent.add(site)
@@ -137,22 +138,22 @@ class Network:
         return (was_lost or self.is_lost) and bool(self._reachable)
 
     def _seems_lost(self, site: str) -> bool:
-        """True if so many sites are silent, the last one `site`, that the node should check whether
-        any can be reached.
+        """True if the node should check whether any site can be reached: enough sites are silent,
+        `site` being the latest.
         """
         is_due = asyncio.get_running_loop().time() >= self._next_check or site in self._reachable
         is_silent = len(self._silent) >= SITES or self._without_network >= IN_A_ROW
         return is_silent and is_due
 
     async def _check(self) -> None:
-        """Connect to the sites that responded last. Without one that accepts, and without a
-        response meanwhile, the network is lost.
+        """Connect to the sites that responded last. The network is lost if none of them accepts,
+        and no site responds meanwhile.
         """
         responses = self._responses
         accepts = await asyncio.gather(*starmap(_accepts, self._reachable.values()))
         if any(accepts):
             self._next_check = asyncio.get_running_loop().time() + CONNECT_INTERVAL_S
-            self._find_again()
+            self._recover()
         elif self._responses > responses:
             pass
         elif self.is_lost:
@@ -176,27 +177,27 @@ class Network:
         self._next_try = asyncio.get_running_loop().time()
         self._emit(NetworkLost)
         if self._reachable:
-            text = "blames none of them, and makes"
+            text = "counts no failures of sites, and makes"
         else:
             text = "has got no response yet, so these failures count; it makes"
         logger.warning(
             "No site responds to this node; the last ones it tried were %s. It %s one request at "
-            "a time, in growing pauses, until one gets a response.",
+            "a time, at growing intervals, until one gets a response.",
             ", ".join(sorted(self._silent)[:SITES]),
             text,
         )
 
-    def _find_again(self) -> None:
+    def _recover(self) -> None:
         if self.is_lost:
             self.is_lost = False
-            self._tell()
+            self._wake_waiting()
             logger.info("A site responds to this node again: requests continue.")
 
     def _seconds_left(self) -> float:
-        """Until the next try."""
+        """The time until the next try."""
         return self._next_try - asyncio.get_running_loop().time()
 
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Whether a site refuses one proxy or all requests: what all nodes know of it."""
+"""Whether a site refuses one proxy or all requests, by the refusals of all nodes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SITES_MAX = 1000
 class RefusedProxies:
     """The last refusal of each site through a proxy, shared by the nodes in the server's cache.
 
-    Like the refusal of a page, it concerns the proxy alone until another proxy is refused, too, and
-    the site has answered no request well that began in between.
+    A refusal concerns only its proxy until the site refuses another one, too, without having
+    answered any request well that began in between.
     """
 
     def __init__(self, cache: Callable[[], Cache]) -> None:
@@ -32,7 +32,7 @@ class RefusedProxies:
         """By site: the scope of the site through the proxy, and when, on the loop's clock."""
 
     async def add(self, site: Permit, via: Permit) -> bool:
-        """Note a refusal of a site through a proxy. True if it concerns the whole site."""
+        """Record a site's refusal through a proxy. True if it concerns the whole site."""
         now = asyncio.get_running_loop().time()
         # Before any wait, so that refusals at the same time see each other.
         other, refused_at = self._last.get(site.scope, ("", 0.0))
@@ -45,7 +45,7 @@ class RefusedProxies:
         return is_recent and other not in ("", via.scope)
 
     def note_answer(self, site: Permit) -> None:
-        """Note a good answer: what the site refused before concerned single proxies."""
+        """Record a good answer: earlier refusals by the site concerned single proxies."""
         _, refused_at = self._last.get(site.scope, ("", math.inf))
         if site.granted_at > refused_at:
             del self._last[site.scope]

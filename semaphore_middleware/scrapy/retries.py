@@ -1,7 +1,7 @@
 """Who retries a refused request: the add-on, unless the project handles the status itself.
 
-The project says so where Scrapy's callbacks get such statuses (`handle_httpstatus_list` and its
-like), or by a `RETRY_HTTP_CODES` without the status.
+A project does so by a setting that passes the status to its callbacks, such as
+`handle_httpstatus_list`, or by leaving it out of `RETRY_HTTP_CODES`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Decision:
     most: int | None
     """How many refusals the add-on retries; None: the response goes on to the project."""
     text: str
-    """The same for the log, with the setting that changes it."""
+    """The decision for the log, with the setting that changes it."""
 
 
 class Retries:
@@ -59,8 +59,8 @@ class Retries:
         self._warned_of: set[int] = set()
 
     def decide(self, request: Request, status: int, no_retry: str = "") -> Decision:
-        """Who retries a request refused with this status. Explained in the log the first time.
-        `no_retry`: why nobody does, as its site has refused others.
+        """Decide who retries a request refused with this status, and log the first decision.
+        `no_retry`: the reason not to retry it, as its site has refused others.
         """
         decision = self._decide(request, status, no_retry)
         if not self._is_explained:
@@ -77,11 +77,11 @@ class Retries:
         if request.meta.get("dont_retry"):
             return Decision(0, "It is not retried: its meta has dont_retry.")
         if belongs_to_a_command(self._crawler):
-            return Decision(0, "It is not retried: a person waits for it.")
-        if SHARED_KEY not in request.meta:  # a robots.txt is of no callback
+            return Decision(0, "It is not retried: this Scrapy command retries no refusals.")
+        if SHARED_KEY not in request.meta:  # a robots.txt has no callback
             scrapys = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
             if handled_by := self._handled_by(request, status):
-                if status in scrapys:  # for Scrapy's retry middleware, until `fetch` ends
+                if status in scrapys:  # against Scrapy's retries, until `fetch` ends
                     request.meta["dont_retry"] = GIVEN_UP
                 return Decision(
                     None, f"As {handled_by} has {status}, your callback gets it at once."
@@ -90,7 +90,7 @@ class Retries:
                 self._warn_of_list_without(status)
                 return Decision(
                     None,
-                    "It goes on to your own middlewares and callback, and the add-on retries none: "
+                    "The add-on does not retry it; your own middlewares and callback get it: "
                     f"{status} is not in RETRY_HTTP_CODES.",
                 )
         if not self._times:
@@ -103,11 +103,11 @@ class Retries:
         )
 
     def _handled_by(self, request: Request, status: int) -> str | None:
-        """The place where the project has a callback take this status, in Scrapy's order of
-        precedence; None: nowhere. A callback gets a 2xx in any case.
+        """Where the project asks for responses with this status, in Scrapy's order of precedence;
+        None: nowhere. A callback gets a 2xx in any case.
 
-        A request without callback is of a pipeline: Scrapy's media pipelines set
-        `handle_httpstatus_all`, but do not handle a refusal.
+        A request without a callback belongs to a pipeline: Scrapy's media pipelines set
+        `handle_httpstatus_all`, but do not handle refusals.
         """
         if 200 <= status < 300 or request.callback is NO_CALLBACK:
             return None
@@ -131,17 +131,17 @@ class Retries:
         if status not in self._warned_of:
             self._warned_of.add(status)
             logger.warning(
-                "%d is not in your RETRY_HTTP_CODES: these pages are not retried. Add it there; "
-                "or, if you handle these pages yourself, to handle_httpstatus_list.",
+                "%d is not in your RETRY_HTTP_CODES: these pages are not retried. Add it there, "
+                "or to handle_httpstatus_list if you handle these pages yourself.",
                 status,
             )
 
     def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
-        """A copy of a refused request, to be made later; None if its site has not refused it, or
-        refused it too often, or if others decide about it. A refusal from a cache does not count.
+        """A copy of a refused request, for a later retry; None if its site has not refused it, or
+        too often, or if the project decides. A refusal from a cache does not count.
 
         The copy is logged and counted as one of Scrapy's retries, but does not use up
-        `RETRY_TIMES`: the request is not at fault, we asked too much of the site. After too many
+        `RETRY_TIMES`: our crawls were too fast, the request is not at fault. After too many
         refusals, the spider gets the request's last response.
         """
         request = admission.request
@@ -163,11 +163,11 @@ class Retries:
             **give_up_log_level(request),
         )
         if retry is None:
-            # For Scrapy's retry middleware, until `fetch` ends.
+            # Against Scrapy's retry middleware, until `fetch` ends.
             request.meta["dont_retry"] = GIVEN_UP
             return None
-        # The HTTP cache keeps a stale response here until it sees the new one, and it does not see
-        # this refusal. A shared crawl could not store the stale response with the request.
+        # The HTTP cache keeps a stale response in this key until it gets a new one, and it does not
+        # get this refusal. A shared crawl could not store the stale response with the request.
         retry.meta.pop("cached_response", None)
         retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
         note_refusal(retry)
@@ -181,13 +181,13 @@ def _has(codes: object, status: int) -> bool:
 
 
 def refusals_of(request: Request) -> int:
-    """How often the site has refused a request. Not what somebody else may have put there."""
+    """How often the site has refused a request; 0 if the value in its meta is not ours."""
     refusals = request.meta.get(REFUSALS_KEY, 0)
     return refusals if type(refusals) is int and 0 <= refusals < 1000 else 0
 
 
 def note_refusal(request: Request) -> None:
-    """Keep the time of a request's first refusal in its meta, for copies of it."""
+    """Keep the time of a request's first refusal in its meta, for its copies."""
     request.meta.setdefault(REFUSED_AT_KEY, time.time())
 
 

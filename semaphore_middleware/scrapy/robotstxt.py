@@ -1,4 +1,4 @@
-"""Scrapy's robots.txt middleware, to the letter of RFC 9309, with files shared by all nodes."""
+"""Scrapy's robots.txt middleware, changed to follow RFC 9309 and to share files among nodes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RobotsTxt:
     problem: str = ""
     """The reason why the file is unreachable: a server error, or no answer. Empty: it was read."""
     failures: int = 0
-    """Failed readings in a row, with this one."""
+    """Failed readings in a row, including this one."""
 
     @classmethod
     def of_body(cls, body: bytes, status: int) -> Self:
@@ -122,8 +122,8 @@ class SharedFiles:
     """The robots.txt files shared by all nodes in the server's cache.
 
     A node looks for a file before it asks for the permit to fetch it, and again when it has the
-    permit. It puts a file there before it returns the permit. So of nodes that come at once, no
-    more fetch the file than the site's limit allows.
+    permit. It puts a file there before it returns the permit. So if many nodes need a file at once,
+    no more of them fetch it than the site's limit allows.
     """
 
     def __init__(self, crawl: Crawl) -> None:
@@ -139,11 +139,11 @@ class SharedFiles:
         emit = self._crawl.semaphore.emit
         emit(RobotsTxtReused)
         emit(RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text)
-        # It would be valid for longer than a day if the server's clock was set back.
+        # At most a day, even if the server's clock was set back.
         return Known(robotstxt, _now() + min(seconds, MAX_AGE_S))
 
     def put_file(self, origin: str, known: Known) -> None:
-        """Share a file, unless it is too large. A failure does not replace a file still valid."""
+        """Share a file, unless it is too large. A failure does not replace a valid file."""
         packed = known.robotstxt.pack()
         if len(packed) <= MAX_SHARED_BYTES:
             seconds = known.valid_until - _now()
@@ -165,7 +165,7 @@ class SiteRules:
     """A site's robots.txt, as this crawl applies it."""
 
     parser: RobotParser | None
-    """None: all is allowed."""
+    """None: all pages are allowed."""
     valid_until: float
     """On the loop's clock."""
     failures: int = 0
@@ -174,12 +174,12 @@ class SiteRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loading:
-    """A reading of a site's robots.txt, while it lasts."""
+    """A reading of a site's robots.txt that is under way."""
 
     leader: Request
-    """Reads the file in its `fetch`, for all requests of the site."""
+    """The request whose `fetch` reads the file, for all requests of the site."""
     rules: asyncio.Future[SiteRules | None]
-    """None: the leader was cancelled, or goes back, and another request is to lead."""
+    """None: the leader was cancelled, or goes back, so another request must lead."""
 
 
 class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
@@ -242,7 +242,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
             raise
 
     async def robot_parser(self, request: Request) -> RobotParser | None:
-        """The parser for a request's site, once its robots.txt is there.
+        """The parser for a request's site, after its robots.txt was read; None: all is allowed.
 
         Raises our own errors, such as `AcquireTimeoutError`, if they kept the file from being
         fetched, and `ClosedError` if the spider is closing.
@@ -302,7 +302,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         except IgnoreRequest as error:  # raised by a user's middleware: as in Scrapy
             logger.warning(
                 "A middleware dropped the request for the robots.txt of %s (%r): all pages there "
-                "are allowed for 24 h, as Scrapy does.",
+                "are allowed for 24 h, as in Scrapy.",
                 origin,
                 error,
             )
@@ -371,13 +371,13 @@ class Reading:
     has_begun: bool = False
     """True once any bytes were read."""
 
-    async def look(self) -> None:
+    async def raise_if_known(self) -> None:
         """Raise `KnownByNowError` if another node has put the file into the cache meanwhile."""
         if known := await self.files.find_file(self.origin):
             raise KnownByNowError(known)
 
     def received(self, response: Response) -> Response:
-        """The response for other middlewares. Without a body where the status alone decides: it
+        """The response for other middlewares: without its body if the status alone decides, as it
         may be impossible to decompress. Raises an error if a file was cut off.
         """
         if 200 <= response.status < 300:
@@ -412,7 +412,7 @@ class Reading:
         return RobotsTxt(status=status, problem=problem, failures=self.failures + 1)
 
     def known(self, robotstxt: RobotsTxt) -> Known:
-        """The result of this reading: a file is valid for a day since its beginning."""
+        """The result of this reading. A file is valid for a day after the reading began."""
         if not robotstxt.problem:
             return Known(robotstxt, self.begun + MAX_AGE_S)
         if robotstxt.status == TOO_MANY_REQUESTS:
@@ -432,11 +432,11 @@ class RobotsTxtDownloader:
         self._under_way = 0
 
     async def download(self, origin: str, failures: int) -> Known:
-        """Ask the site for its robots.txt, after `failures` failed readings in a row. Runs in the
+        """Download a site's robots.txt, after `failures` failed readings in a row. Runs in the
         task of a waiting request's `fetch`.
 
         Raises `KnownByNowError`, our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest`
-        if a middleware forbade the request: none of them is the site's fault.
+        if a middleware dropped the request: none of them is the site's fault.
         """
         reading = Reading(self._files, self._crawl.settings.backoff, origin, failures, _now())
         count = self._crawler.stats.inc_value
@@ -483,7 +483,7 @@ class RobotsTxtDownloader:
         }
         request = Request(url, priority=self._priority, meta=meta, callback=NO_CALLBACK)
         crawler_signals = self._crawler.signals
-        if not self._under_way:  # a handler slows down each part of each response
+        if not self._under_way:  # only now: it slows down each part of each response
             crawler_signals.connect(self._limit_size, signals.bytes_received)
         self._under_way += 1
         try:
@@ -497,7 +497,7 @@ class RobotsTxtDownloader:
                 crawler_signals.disconnect(self._limit_size, signals.bytes_received)
 
     def _uncount(self, request: Request, error: Exception) -> None:
-        """Take back what Scrapy's stats say of a request that was not made, if they are counted."""
+        """Take back what Scrapy's stats have counted for a request that was not made."""
         stats = self._crawler.stats
         of_error = f"downloader/exception_type_count/{global_object_name(type(error))}"
         if not stats.get_value(of_error):
@@ -534,7 +534,7 @@ class RobotsTxtDownloader:
 
 
 def _warn_of_unread(origin: str, response: Response) -> None:
-    """Log which rules of a file do not count."""
+    """Warn of rules in a file that do not count."""
     if not 200 <= response.status < 300:
         return
     if len(response.body) > MAX_BYTES:

@@ -39,7 +39,7 @@ SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY))
 MAX_NAMES = 10
-"""Of one request, in meta or from a callable: each name is a permit to wait for."""
+"""The most names of a request, in meta or from a callable: each is a permit to wait for."""
 DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
 ALLOWED_NAMES = f"{ALLOWED_SCOPE}, or a list of 1 to {MAX_NAMES} of them"
 
@@ -51,8 +51,9 @@ SEPARATOR = " + "
 """Between the scopes in the key of a queue."""
 
 ScopeNames: TypeAlias = "tuple[str, ...]"
-"""The names in a queue's key, wide scopes first: so the queues of one wide scope are sorted
-together."""
+"""The names in a queue's key, wide scopes first: so queues that share a wide scope are neighbours
+when sorted.
+"""
 
 Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 """A user's own function: from a request to the names of its scopes."""
@@ -71,7 +72,7 @@ class Scopes:
 
     @property
     def site(self) -> int | None:
-        """The index of the site's scope: its answers and its robots.txt concern that one."""
+        """The index of the site's scope, to which its answers and its robots.txt apply."""
         return site_index(tuple([name for name, _ in self.limits]))
 
 
@@ -115,7 +116,7 @@ class ScopeFinder:
             return self._scopes_of_site(url.scheme, url.netloc)
         skip = meta.get(SKIP_KEY)
         given = meta.get(SCOPE_KEY)
-        if not isinstance(skip, int | None):  # the text "False" is true
+        if not isinstance(skip, int | None):  # the text "False" would count as true
             raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
         if given is not None:
             names = _check_names(given, f"{request}: meta[{SCOPE_KEY!r}]", least=1)
@@ -128,15 +129,15 @@ class ScopeFinder:
         return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
 
     def queue_key(self, request: Request) -> str:
-        """The key of a request's queue, the same on all nodes: its scopes, or else its host."""
+        """The key of a request's queue, the same on all nodes: its scopes, otherwise its host."""
         return self.scopes_of(request).queue_key or _scope_name(host_of(request))
 
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
-        """Names, each with True if the default limit applies to it."""
+        """The scopes of a request, each with True if the default limit applies to it."""
         for index, kind in enumerate(self._kinds):
             names: Iterable[str | None]
             if not isinstance(kind, str):
-                names = _ask(kind, request)
+                names = _call(kind, request)
             elif kind == "proxy":
                 names = (_proxy_of(request),)
             else:
@@ -178,8 +179,8 @@ class ScopeFinder:
     def _add_site_via_proxy(
         self, names: tuple[tuple[str, bool], ...], limits: dict[str, Limit]
     ) -> None:
-        """Add the scope of the site through its proxy: it is paused if the site refuses only this
-        proxy. Taken first of all, so that in the pause no permit is kept from other proxies.
+        """Add the scope of the site through its proxy, which pauses if the site refuses only this
+        proxy. Its permit is taken first: a paused request must hold none that other proxies need.
         """
         proxy = next((name for name, _ in names if kind_of(name) == "proxy"), None)
         scopes = tuple(sorted(limits, key=order_of))
@@ -215,7 +216,7 @@ def queue_key_of(names: ScopeNames) -> str:
 
 
 def _scope_name(scope: str) -> str:
-    """The scope if it is fit for file names, else its digest: under JOBDIR the files of a
+    """The scope if it is fit for file names, otherwise its digest: under JOBDIR the files of a
     queue have its key in their names.
     """
     if len(encoded(scope)) <= MAX_NAME_BYTES and scope.isprintable() and "+" not in scope:
@@ -240,7 +241,7 @@ def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
     return tuple(check_scope(name, where) for name in names)
 
 
-def _ask(namer: Namer, request: Request) -> tuple[str, ...]:
+def _call(namer: Namer, request: Request) -> tuple[str, ...]:
     where = f"{request}: {name_of_callable(namer)} in SEMAPHORE_SCOPES"
     try:
         given = namer(request)
@@ -290,6 +291,6 @@ def drop_scope_of_other_host(new: Request, request: Request) -> None:
 
 
 def host_of(request: Request) -> str:
-    """The host of a request, in its usual spelling; empty if it goes to none, as `data:` URLs."""
+    """The host of a request, in its usual spelling; empty without one, as in `data:` URLs."""
     url = urlparse_cached(request)
     return normal_host(_host_in(url.scheme, url.netloc) or "")

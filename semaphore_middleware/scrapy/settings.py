@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SemaphoreSettings(NodeOptions):
-    """All settings of a crawl, checked; `job` is empty where the spider's name counts. Times are in
+    """All settings of a crawl, checked; `job` is empty if the spider's name counts. Times are in
     seconds; docs/settings.md has the meanings.
     """
 
     url: str | None
-    """The server; None: the embedded one, as nothing else is set."""
+    """The server's URL; None: the embedded server."""
     url_from: str
     """Where `url` was set, for errors."""
     limits: LimitTable
@@ -50,11 +50,11 @@ class SemaphoreSettings(NodeOptions):
     backoff_times: int
     backoff_when: Callable[[Response], object] | None
     concurrent_requests: int
-    """Of this node, at all sites; 0: any number."""
+    """The limit of this node, for all sites together; 0: none."""
 
     def semaphore_options(self, spider: str = "") -> dict[str, Any]:
-        """The options of `FairSemaphore`, but for its server and its name. The spider's name is the
-        job where SEMAPHORE_JOB is not set. Raises `SettingsError` if it cannot be one.
+        """The options of `FairSemaphore`, except its server and its name. The spider's name is the
+        job if SEMAPHORE_JOB is not set. Raises `SettingsError` if it is not allowed as one.
         """
         options = {field.name: getattr(self, field.name) for field in fields(NodeOptions)}
         where = "the spider's name (its job unless SEMAPHORE_JOB is set)"
@@ -132,7 +132,7 @@ def log_start(node: str, server: str, prefix: str, is_embedded: bool, limits: Li
 
 
 def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
-    """Log that a setting of scrapy-redis named the server, or a warning that none could."""
+    """Log which setting of scrapy-redis names the server; warn if there are some, and none does."""
     if url_from in SCRAPY_REDIS:
         logger.info(
             "%s names the server that holds the limits, as for scrapy-redis; SEMAPHORE_REDIS_URL "
@@ -142,7 +142,7 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
     unused = [name for name in sorted(settings) if name.startswith("REDIS_") and settings[name]]
     if not url_from and (unused := [name for name in unused if name != "REDIS_URL"]):
         logger.warning(
-            "%s is set, but no setting names a server in a form that can be used, so that only "
+            "%s is set, but no setting names a server in a form that can be used, so only "
             "crawls on this machine share their limits. Set SEMAPHORE_REDIS_URL to the address of "
             "a server that all nodes reach, or to 'embedded' if all run on this machine.",
             unused[0],
@@ -152,7 +152,7 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
 def warn_of_mistakes(
     settings: BaseSettings, limits: LimitTable, scopes: Sequence[str | Namer]
 ) -> None:
-    """Warn of allowed settings with a probable mistake."""
+    """Warn of settings that are allowed, but probably mistaken."""
     for mistake in unknown_names(sorted(settings)):
         logger.warning(mistake)
     for kind in (*PREFIXED_KINDS, ALL):

@@ -82,7 +82,7 @@ def close_opened(crawler: Crawler, reason: str) -> None:
     engine: Any = crawler.engine
 
     async def close() -> None:
-        if engine.spider is not None:  # else somebody has closed it meanwhile
+        if engine.spider is not None:  # not yet closed by another call
             await engine.close_spider_async(reason=reason)
 
     engine.start_async = close

@@ -135,7 +135,7 @@ async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog
     assert "AUTOTHROTTLE_ENABLED: " in caplog.text
 
 
-DOWNLOADERS = {  # that are set, and then used
+DOWNLOADERS = {  # the setting, and the class that is used
     "scrapy.core.downloader.Downloader": "SemaphoreDownloader",
     f"{__name__}.DerivedDownloader": "DerivedDownloader",
 }
@@ -268,7 +268,7 @@ async def test_downloader_gets_a_spider(server: RedisServer, site: Site, by: By,
 
 
 class OwnDownloader:
-    """Has no more than the engine needs of it, and downloads in its own way."""
+    """A downloader with only what the engine needs, which downloads without Scrapy's handlers."""
 
     def __init__(self, crawler: Any) -> None:
         from scrapy.core.downloader.middleware import DownloaderMiddlewareManager

@@ -1,4 +1,4 @@
-"""Property: the sets of `Admissions` hold what the states of its requests say."""
+"""Property: the sets of `Admissions` match the states of its requests."""
 
 import asyncio
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ SCOPES = ("a.example", "b.example", "all", "unlimited.example")
 
 
 class Permits:
-    """What a request was granted, and whether it gave it back."""
+    """A request's permits, and whether it gave them back."""
 
     def __init__(self) -> None:
         self.released = False
@@ -35,7 +35,7 @@ def is_full(usage: ScopeUsage) -> bool:
 
 
 class Downloader(RuleBasedStateMachine):
-    """Requests that come, ask, wait, start and go, in any order that can be."""
+    """Requests that come, ask, wait, start and go, in any possible order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Downloader(RuleBasedStateMachine):
         self.patch = mock.patch.object(admission, "asyncio", running)
         self.patch.start()
         limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
-        self.told = 0
+        self.wakes = 0
         self.all = Admissions(ScopeFinder(("host", "all"), limits), SLOTS, self.room)
         self.permits: dict[Admission, Permits] = {}
         self.following: dict[Admission, Any] = {}
@@ -65,7 +65,7 @@ class Downloader(RuleBasedStateMachine):
             assert not getattr(self.all, name), name
 
     def room(self) -> None:
-        self.told += 1
+        self.wakes += 1
 
     def among(self, data: st.DataObject, *states: State) -> Admission | None:
         found = [one for one in self.all if one.state in states and not one.has_left]
@@ -109,7 +109,7 @@ class Downloader(RuleBasedStateMachine):
             self.all.move(one, READY, taken)
 
     @rule(data=st.data())
-    def told_to_wait(self, data: Any) -> None:
+    def must_wait(self, data: Any) -> None:
         if (
             (one := self.among(data, ASKING))
             and one.scopes.limits
@@ -220,9 +220,9 @@ class Downloader(RuleBasedStateMachine):
             assert (usage.asking, usage.waiting, usage.held) == counts
         exempt = {one for one in asking if one.is_stuck or is_full(one.usages[one.next_scope])}
         assert self.all._exempt == exempt
-        exempt_before, told_before = self.seen
-        assert len(exempt) <= exempt_before or self.told > told_before, "the engine has room"
-        self.seen = (len(exempt), self.told)
+        exempt_before, wakes_before = self.seen
+        assert len(exempt) <= exempt_before or self.wakes > wakes_before, "the engine has room"
+        self.seen = (len(exempt), self.wakes)
         scheduled = {one for one in asking if one.is_scheduled}
         assert self.all._only_waiting == {
             one for one in scheduled if one.scopes.limits or one.is_stuck

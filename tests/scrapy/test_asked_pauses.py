@@ -1,4 +1,4 @@
-"""For how long a site asks to be left alone, in all the ways that sites write it, and in none."""
+"""The pauses that sites request, in all the forms that they use, and in invalid ones."""
 
 import time
 from email.utils import formatdate
@@ -20,7 +20,7 @@ Fields = dict[str, str | list[str]]
 
 
 def response(fields: Fields, date: str | None = DATE) -> Response:
-    """A response with these header fields; a list is of several lines of one."""
+    """A response with these header fields; a list holds several lines of one field."""
     lines = {name: [value] if isinstance(value, str) else value for name, value in fields.items()}
     headers = {name: [line.encode("latin-1") for line in each] for name, each in lines.items()}
     return Response("http://a/", headers={**headers, **({"Date": date} if date else {})})
@@ -160,7 +160,7 @@ BOTH = '"minute";q=10;w=60, "day";q=1000;w=86400'
     ("rate", "interval"),
     [
         ("", 86.4),
-        ('"minute";r=9;t=60, "day";r=5;t=900', 86.4),  # what was used up is not said
+        ('"minute";r=9;t=60, "day";r=5;t=900', 86.4),  # no exhausted quota is named
         ('"minute";r=0;t=60', 6),
         ('"minute";r=0;t=60, "day";r=5;t=900', 6),
         ('"minute";r=9;t=60, "day";r=0;t=900', 86.4),

@@ -107,7 +107,7 @@ class RefusesTwice(Site):
 
 
 async def test_no_page_is_lost_at_its_second_refusal(server: RedisServer) -> None:
-    """Though others are answered meanwhile, and Scrapy's retry middleware knows no such status."""
+    """Even if others are answered meanwhile, and Scrapy does not retry this status."""
     site = RefusesTwice()
     await site.start()
     codes = [403, 509, 520]

@@ -141,7 +141,7 @@ async def test_no_slot_by_priority(server: RedisServer, site: Site, monkeypatch:
 async def test_no_slot_for_another(
     server: RedisServer, outside: Outside, site: Site, monkeypatch: Patch
 ) -> None:
-    """The next request here has no slot for it, either, but another node of the job may."""
+    """This node's next request has no slot for the permit, either, but another node may."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
     set_options(monkeypatch, reuse_window=ENDLESS_S)
     other, third = (FairSemaphore(server.url, lease=ENDLESS_S, job=Visits.name) for _ in range(2))
@@ -166,7 +166,7 @@ async def test_no_slot_for_another(
 
 
 async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: Site) -> None:
-    """It was parked, another node has taken its site since, and nothing is on the wire."""
+    """It waited for a slot, another node has taken its site, and nothing is on the wire."""
     async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
@@ -188,7 +188,7 @@ async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: 
 
 
 async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
-    """Otherwise those that waited for permits would all start beside them."""
+    """It counts: otherwise requests that waited for permits would all start, too."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
     async with taken(server, FULL, limit=2) as release:
         full = [one.replace(priority=1) for one in pages(site, 2, "/slow/", FULL)]
@@ -205,7 +205,7 @@ async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch
 
 
 async def test_robots_txt_of_full_sites_take_no_room(server: RedisServer, site: Site) -> None:
-    """Nor do pages of other scopes that wait for it."""
+    """Pages of other scopes that wait for a robots.txt do not, either."""
     hosts = await more_hosts(site, 8)
     full = [Request(site.url(f"/page/{n}", host)) for n in range(3) for host in hosts]
     other_scopes = [
@@ -224,7 +224,7 @@ async def test_robots_txt_of_full_sites_take_no_room(server: RedisServer, site: 
 
 
 class NeedsToken(Fetches):
-    """Fetches something from the full site before each request to another, in some way."""
+    """Fetches a page of the full site before each request to another site, in several ways."""
 
     async def process_request(self, request: Request) -> None:
         if url := request.meta.get("token"):

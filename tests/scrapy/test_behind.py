@@ -1,4 +1,4 @@
-"""Middlewares behind the semaphore's, which ask the site by themselves: usually a browser."""
+"""Middlewares after the semaphore's that send requests themselves, such as a browser's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = 4
 
 
 class Browser:
-    """Notes when it asks the site for a page, and ends the request as its meta says."""
+    """Records when it requests a page, and ends the request as its meta says."""
 
     def __init__(self) -> None:
         self.asked_at: list[float] = []

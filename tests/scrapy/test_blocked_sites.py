@@ -1,4 +1,4 @@
-"""Of a crawl, the requests for a site that refuses everything fail, and others go on."""
+"""Requests for a site that refuses everything fail, and the crawl's other requests go on."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""A closing spider: what the scheduler can take back goes back, what a page awaits goes on."""
+"""A closing spider: the scheduler's requests go back, and those that a page awaits go on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -132,7 +132,7 @@ async def test_what_a_page_awaits_in_a_backoff(
 async def test_what_a_page_awaits_for_long(
     server: RedisServer, site: Site, caplog: Log, monkeypatch: Patch
 ) -> None:
-    """On the wire, and behind that one."""
+    """One request is on the wire, and the other waits for its permit."""
     monkeypatch.setattr(closing, "GOES_ON_S", 0.5)
     asks = [
         Request(site.url(f"/page/{n}", "localhost"), meta={"asks": [site.url(f"/never/{n}")]})
@@ -153,7 +153,7 @@ async def test_what_a_page_awaits_for_long(
 async def test_a_robots_txt_goes_on_for_what_a_page_awaits(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
-    """Both need the robots.txt that waits; one comes from the scheduler."""
+    """Two requests need the waiting robots.txt; one comes from the scheduler."""
     needed, drained = site.url("/page/needed", "localhost"), site.url("/page/drained", "localhost")
     page = Request(site.url("/page/"), meta={"asks": [needed]})
     blocks = Request(site.url("/slow/", "localhost"), meta={"dont_obey_robotstxt": True})

@@ -17,11 +17,11 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 SMALL = 7
-HUGE = 10**5000  # of which Python makes no text
+HUGE = 10**5000  # Python does not convert it to text
 
 
 class Evil:
-    """Whatever is asked of it, it raises; it cannot even be shown."""
+    """All its methods raise an error, even `__repr__`."""
 
     def __repr__(self) -> str:
         raise RuntimeError("evil")
@@ -34,7 +34,7 @@ class Evil:
 
 
 class EvilError(Evil, Exception):
-    """An error that cannot be shown."""
+    """An error whose `__repr__` raises another."""
 
 
 VALUES: list[Any] = [b"bytes", math.nan, math.inf, SMALL, HUGE, Evil(), [Evil()], [HUGE], object()]
@@ -42,14 +42,14 @@ ERRORS = [*FAILURES, EvilError, RecursionError, StopIteration]
 
 
 def errors(caplog: Log) -> list[str]:
-    """Those in the log, each a line without a traceback."""
+    """The errors in the log, each without a traceback."""
     records = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert not [record for record in records if record.exc_info]
     return [record.getMessage() for record in records]
 
 
 def answer(values: list[Any], request: Request | Response) -> Any:
-    """As a function of the project's: the value, or an error, by the number in the page's path."""
+    """What a project's function does: returns or raises the value with the number in the path."""
     number = request.url.rpartition("bad/")[2]
     value = values[int(number)] if number.isdigit() else None
     if isinstance(value, type):
@@ -70,7 +70,7 @@ async def crawl_past(server: RedisServer, site: Site, bad: list[Request], **sett
 BAD_IN_REQUESTS = {
     "meta['semaphore_scope']": VALUES,
     "meta['semaphore_skip']": [value for value in VALUES if not isinstance(value, int)],
-    "priority": [math.nan, math.inf, 10**400],  # of a larger one Scrapy's own queue ends the crawl
+    "priority": [math.nan, math.inf, 10**400],  # a larger one ends the crawl in Scrapy's own queue
 }
 
 

@@ -1,4 +1,4 @@
-"""A node that reaches no site blames none of them, and loses no page."""
+"""A node that reaches no site counts no failures of sites, and loses no page."""
 
 import asyncio
 import errno
@@ -104,7 +104,7 @@ async def test_a_crawl_whose_last_sites_are_dead_ends(
 
 @pytest.fixture
 def lost() -> list[type[NetworkLost]]:
-    """What the networks of a test have told."""
+    """The events that the networks of a test have emitted."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Three nodes before nginx, a strict judge of how many requests are open: it refuses none."""
+"""nginx, which limits open requests strictly, refuses no request of three nodes."""
 
 import asyncio
 import shutil

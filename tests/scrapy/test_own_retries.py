@@ -65,7 +65,7 @@ def retries_by_us(
     [
         ({}, True),
         ({"status": 503}, True),
-        # The request's word, then the spider's, then the settings', as in Scrapy.
+        # The request's meta comes first, then the spider, then the settings, as in Scrapy.
         ({"meta": {LIST: [429]}}, False),
         ({"meta": {LIST: [404]}}, True),
         ({"meta": {LIST: None}}, True),
@@ -84,7 +84,7 @@ def retries_by_us(
         ({"settings": OWN, "status": 403}, True),  # of SEMAPHORE_BACKOFF_CODES alone
         ({"meta": {LIST: [403]}, "status": 403}, False),
         ({"meta": {ALL: True}, "status": 200}, True),  # by the user's own refusal check
-        # Nobody's callback: a media pipeline's request, and a robots.txt.
+        # Without a callback: a media pipeline's request, and a robots.txt.
         ({"meta": {ALL: True}, "callback": NO_CALLBACK}, True),
         ({"settings": OWN, "callback": NO_CALLBACK}, False),
         ({"settings": OWN, "spider": {LIST: [429]}, "meta": {SHARED_KEY: 1}}, True),

@@ -1,4 +1,4 @@
-"""Nothing that a request waits for waits behind it, past the scheduler or in a middleware."""
+"""A request that another one needs never waits behind that one."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.support.visits import Fetches, Visits
 
 
 class TokenMiddleware(Fetches):
-    """Has each response wait for one and the same further page of the site."""
+    """Lets all responses wait for one further page of the site."""
 
     _token: asyncio.Future[Any] | None = None
 
@@ -45,11 +45,11 @@ async def test_what_a_response_waits_for(server: RedisServer, site: Site, place:
 
 
 class FetchesBeside(Fetches):
-    """Fetches the page that `meta["beside"]` names when told to; the request does not wait."""
+    """Fetches the page in `meta["beside"]` once it `may_fetch`; the request does not wait."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self.told = asyncio.Event()
+        self.may_fetch = asyncio.Event()
         self.task: asyncio.Task[Response] | None = None
 
     async def process_request(self, request: Request) -> None:
@@ -57,7 +57,7 @@ class FetchesBeside(Fetches):
             self.task = asyncio.ensure_future(self._fetch_on_command(request.meta["beside"]))
 
     async def _fetch_on_command(self, url: str) -> Response:
-        await self.told.wait()
+        await self.may_fetch.wait()
         return await self.fetch(url)
 
 
@@ -77,7 +77,7 @@ async def test_what_is_fetched_beside_a_request_that_waits_for_a_slot(
     await eventually(lambda: any(one.state is READY for one in admissions))
     beside = crawl.crawler.get_downloader_middleware(FetchesBeside)
     assert beside is not None
-    beside.told.set()
+    beside.may_fetch.set()
     await eventually(lambda: len(engine.downloader.active) == 3)
     site.let_go()
     assert (await task).status == 200

@@ -1,4 +1,4 @@
-"""Crawls keep a site's limit together: of several processes, and of one; also without a server."""
+"""Crawls keep a site's limit together, in one process or several; with the embedded server, too."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.support.visits import Visits
 
 
 class Embedded(RedisServer):
-    """The server that crawls without a URL start themselves: here it is only looked at."""
+    """The embedded server that crawls without a URL start; this class only reads from it."""
 
     def __init__(self) -> None:
         self.directory = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"])
@@ -73,7 +73,7 @@ async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: P
 
 @pytest.mark.processes
 async def test_a_killed_embedded_server_is_started_again(site: Site, tmp_path: Path) -> None:
-    """By one of its nodes, and none begins what another one may have under way."""
+    """One of its nodes starts it, and none begins a request that another may have under way."""
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 4}
     embedded = Embedded()
     async with (
@@ -134,7 +134,7 @@ async def test_crawls_of_a_process_are_nodes(server: RedisServer, site: Site, na
 
 
 async def test_what_closes_leaves_others_waiting(server: RedisServer, site: Site) -> None:
-    """And is not held up by its own ones, also if they have one of two permits already."""
+    """Its own waiting requests do not delay its end, even if they hold one of two permits."""
     scopes: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": {"all": 1}}
     other_host = Request(site.url("/slow/closing", "localhost"))
     going_on = Crawl(server, *pages(site, 3, "/slow/on"), **scopes)

@@ -64,7 +64,7 @@ def wait(of: Admissions, request: Request, scope: str) -> None:
 
 
 def by_comparing_all(slots: Sequence[str], of: Admissions, last: tuple[str, ...]) -> str | None:
-    """The slot that is next, found as Scrapy does: each slot is looked at."""
+    """The next slot, found as Scrapy does by comparing all slots."""
     loads = {slot: [of._usages.get(name) for name in slot.split(" + ")] for slot in slots}
     waiting = {
         slot: sum(load.asking for load in loads[slot] if load)

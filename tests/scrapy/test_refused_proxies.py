@@ -1,4 +1,4 @@
-"""What a site refuses through one proxy pauses it through this proxy, and not through others."""
+"""A refusal through one proxy pauses the site through this proxy, and not through others."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ STEP_BY_STEP: dict[str, Any] = {
 
 
 class StepByStep(Visits):
-    """Makes one request after another; refusals are left to it."""
+    """Makes one request after another, and gets refusals in its callback."""
 
     async def start(self) -> AsyncIterator[Any]:
         self.steps = iter(self.requests)

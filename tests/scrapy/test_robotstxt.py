@@ -44,7 +44,7 @@ async def test_three_nodes_keep_a_crawl_delay(server: RedisServer, site: Site) -
     for crawl in crawls:
         await crawl.finished()
         assert crawl.stat("semaphore/crawl_delays") == 1
-    # Until a node has read it, it does not know the delay; all other requests are spaced.
+    # The requests for robots.txt come before the delay is known; all others are spaced.
     assert_spaced(site, DELAY, since)
 
 
@@ -55,9 +55,7 @@ async def test_max_crawl_delay_is_logged_once(server: RedisServer, site: Site, c
     await crawl.gave_back(4, site)
     assert_spaced(site, DELAY, since)
     [said] = [line for line in caplog.messages if "SEMAPHORE_MAX_CRAWL_DELAY" in line]
-    told = (
-        "asks for a delay of 86400 s; it is 0.2 s here, the maximum in SEMAPHORE_MAX_CRAWL_DELAY."
-    )
+    told = "asks for a delay of 86400 s; 0.2 s is used, the maximum in SEMAPHORE_MAX_CRAWL_DELAY."
     assert told in said
 
 
@@ -81,7 +79,7 @@ def learned(
 ) -> Limit:
     """The limit after this robots.txt, at the host that has it."""
     delays = CrawlDelays(Settings({"USER_AGENT": "bot", **settings}), 60)
-    delays.learn(parser(text.encode(), None), request)  # type: ignore[call-arg]
+    delays.record(parser(text.encode(), None), request)  # type: ignore[call-arg]
     scopes = Scopes((("a.example", limit),))
     assert delays.apply(scopes, OTHER) == scopes, "of another host it says nothing"
     return delays.apply(scopes, PAGE).limits[0][1]
@@ -117,7 +115,7 @@ def test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gon
     delays = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60)
 
     def learn(text: bytes) -> bool:
-        return delays.learn(ProtegoRobotParser(b"User-agent: *\n" + text, None), PAGE)
+        return delays.record(ProtegoRobotParser(b"User-agent: *\n" + text, None), PAGE)
 
     assert learn(b"Crawl-delay: 5")
     assert not learn(b"Crawl-delay: 5")
@@ -132,7 +130,7 @@ def test_the_delay_of_https_is_not_that_of_http() -> None:
     urls = {"http://a/": 5, "https://a:443/": 7, "https://a:444/": 9}
     for url, delay in urls.items():
         text = f"User-agent: *\nCrawl-delay: {delay}".encode()
-        assert delays.learn(ProtegoRobotParser(text, None), Request(url))
+        assert delays.record(ProtegoRobotParser(text, None), Request(url))
     for url, delay in {**urls, "http://a:80/x": 5, "https://a/x": 7}.items():
         assert delays.apply(scopes, Request(url)).limits[0][1].delay == delay, url
     assert delays.apply(scopes, Request("http://a:444/")) == scopes
@@ -144,9 +142,9 @@ def test_the_delay_longest_unused_is_forgotten(monkeypatch: Patch) -> None:
     robots = ProtegoRobotParser(b"User-agent: *\nCrawl-delay: 5", None)
     a, b, c = (Request(f"http://{host}/") for host in "abc")
     for request in (a, b):
-        assert delays.learn(robots, request)
+        assert delays.record(robots, request)
     assert delays.apply(scopes, a) != scopes
-    assert delays.learn(robots, c)
+    assert delays.record(robots, c)
     assert [delays.apply(scopes, each) != scopes for each in (a, b, c)] == [True, False, True]
 
 
@@ -161,7 +159,7 @@ def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside() -> Non
 
 
 async def test_of_nodes_that_come_at_once_few_fetch_it(server: RedisServer, site: Site) -> None:
-    """All look for it before the first has fetched it: the second look makes the difference."""
+    """All check the cache before the first has fetched it: only the second check finds it."""
     site.robots_is_slow = True
     crawls = [
         Crawl(server, *pages(site, 2), limit=2, SEMAPHORE_NODE=node, **POLITE) for node in "abcdef"
@@ -231,13 +229,13 @@ async def test_a_middleware_may_ask_before_it_is_shared(server: RedisServer, sit
 
 
 def cached(server: RedisServer) -> list[bytes]:
-    """The keys of what nodes share."""
+    """The keys of the nodes' shared cache."""
     with server.client() as client:
         return list(client.scan_iter(b"*:cache:*"))
 
 
 async def two_crawls(server: RedisServer, site: Site, **settings: Any) -> list[Crawl]:
-    """One after the other, by different nodes."""
+    """Run two crawls one after the other, by different nodes."""
     crawls = []
     for node in "ab":
         crawls.append(Crawl(server, *pages(site, 2), SEMAPHORE_NODE=node, **POLITE, **settings))
@@ -254,7 +252,7 @@ async def test_a_large_file_is_each_node_s_own(server: RedisServer, site: Site) 
 
 @pytest.mark.parametrize(("answer", "is_shared"), [("/status/500", True), ("/drop", False)])
 async def test_an_outage(server: RedisServer, site: Site, answer: str, is_shared: bool) -> None:
-    """It is one for all nodes, but each node finds out itself that there is no answer."""
+    """Nodes share an error response, but each finds out itself that there is no response."""
     site.robots_as = {"127.0.0.1": answer}
     pauses = {"SEMAPHORE_BACKOFF_START": ENDLESS_S, "SEMAPHORE_BACKOFF_MAX": ENDLESS_S}
     crawls = await two_crawls(server, site, RETRY_ENABLED=False, **pauses)
@@ -312,7 +310,7 @@ def test_of_a_file_that_is_too_long_whole_lines_are_read() -> None:
 
 
 async def test_one_node_fetches_it(server: RedisServer, site: Site) -> None:
-    """Also for one that comes later; and who waits for another node's fetch takes no room."""
+    """A later node reuses it, too; requests that wait for another node's fetch use no slot."""
     site.robots, site.robots_is_slow = "User-agent: *\nDisallow: /page/1", True
     settings = {"CONCURRENT_REQUESTS": 1, **POLITE}
     first = Crawl(server, *pages(site, 2), SEMAPHORE_NODE="a", **settings)

@@ -1,4 +1,4 @@
-"""What an answer to a request for robots.txt means to a crawl, and for how long."""
+"""What each answer to a request for robots.txt does to a crawl, and for how long."""
 
 import asyncio
 import gzip
@@ -30,9 +30,9 @@ POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot"}
 FORBIDDING = "User-agent: *\nDisallow: /\n"
 MOVED = "/redirect"
 
-# What a site's robots.txt is answered as, how often anything but the page is asked for (Scrapy
-# retries an error once here, and what is in SEMAPHORE_BACKOFF_CODES once apart from that), and what
-# becomes of the page.
+# The answer to a request for robots.txt, the number of requests for anything except the page
+# (Scrapy retries an error once here; the add-on retries SEMAPHORE_BACKOFF_CODES once), and the
+# outcome for the page.
 ANSWERS = {
     "200": ("/rules", 1, "forbidden"),
     "204": ("/status/204", 1, "fetched"),
@@ -65,7 +65,7 @@ ANSWERS = {
 
 
 class HostileSite(Site):
-    """Answers with robots.txt files that are to do harm, as `ANSWERS` names them."""
+    """Answers with the harmful robots.txt files that `ANSWERS` names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ async def test_a_function_that_fails_opens_no_site(server: RedisServer, site: Si
 
 
 class RefusesRobots:
-    """A middleware of the user's that lets nobody ask for a robots.txt."""
+    """A user's middleware that drops all requests for robots.txt."""
 
     def process_request(self, request: Request) -> None:
         if request.url.endswith("/robots.txt"):
@@ -334,7 +334,7 @@ async def test_if_who_asks_is_cancelled_another_asks(server: RedisServer, site: 
 
 
 class Clock:
-    """The one by which robots.txt files age, other than those that the server has."""
+    """The clock by which a node's robots.txt files expire; the server has its own."""
 
     now = 1000.0
 

@@ -1,4 +1,4 @@
-"""Which semaphore a request takes: one for all spellings of a host, and what meta says of it."""
+"""The scopes of a request: one for all spellings of a host, or the names in its meta."""
 
 import logging
 from collections.abc import Mapping

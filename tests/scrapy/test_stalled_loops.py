@@ -17,8 +17,12 @@ from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-LEASE_S = 3.0  # the test waits for the ends of some
-TOLD, BEGUN, DONE = Path("told"), Path("begun"), Path("done")  # in the process's directory
+LEASE_S = 3.0  # the test waits until some have ended
+MAY_BLOCK, BEGUN, DONE = (
+    Path("may-block"),
+    Path("begun"),
+    Path("done"),
+)  # in the process's directory
 LEASES = [1.75, pytest.param(4, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
 
 
@@ -32,7 +36,7 @@ class Handler(HTTP11DownloadHandler):
 
 
 def block_on_command(seconds: float) -> None:
-    if TOLD.exists():
+    if MAY_BLOCK.exists():
         parse_pdf(seconds)
     else:
         asyncio.get_running_loop().call_later(0.01, block_on_command, seconds)
@@ -58,7 +62,7 @@ async def test_no_other_crawl_gets_its_permit(
     slow = Request(site.url("/slow/on-the-wire"), meta={"blocks_s": leases * LEASE_S})
     async with scrapy(tmp_path, slow, **ADD_ON, **settings) as busy:
         await site.until(lambda: site.now == 1)
-        (tmp_path / TOLD).touch()
+        (tmp_path / MAY_BLOCK).touch()
         await eventually(lambda: asyncio.to_thread((tmp_path / BEGUN).exists))
         page = Request(site.url("/page/of-another-crawl"))
         async with scrapy(tmp_path, page, **ADD_ON, **settings) as other:

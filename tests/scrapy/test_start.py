@@ -22,7 +22,7 @@ from tests.support.visits import Visits
 
 SHARED = "shares its limits with all nodes"
 NOWHERE = "unix:///nowhere"
-SOON_S = 1.5  # on a busy machine, too, that suffices to see that nobody is there
+SOON_S = 1.5  # long enough, even on a busy machine, to find no server
 PASSWORD = "s3cr/t@w0rd"
 ENCODED = "s3cr%2Ft%40w0rd"
 PARTS = ("s3cr", "w0rd")  # of the password, however it is encoded
@@ -42,7 +42,7 @@ def locked() -> Iterator[RedisServer]:
 
 
 def errors(caplog: Log) -> list[str]:
-    """Those in the log, none of them with a traceback."""
+    """The errors in the log, each without a traceback."""
     records = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert not [record for record in records if record.exc_info]
     return [record.getMessage() for record in records]
@@ -175,7 +175,7 @@ async def test_waiting_for_the_server(locked: RedisServer, site: Site, caplog: L
     scheme, place = "redis", f"127.0.0.1:{locked.tcp_port}"
     if by is ADD_ON:
         scheme, place = "unix", str(locked.path)
-    # The crawl may be there before it can be known that this server has nothing to recover.
+    # The crawl may start before the server is known to have nothing to recover.
     url = {"SEMAPHORE_REDIS_URL": f"{scheme}://:{ENCODED}@{place}", "SEMAPHORE_RECOVERY_WAIT": 0}
     crawl = crawl_of(locked, site, by=by, **url)
     await eventually(lambda: f"cannot reach {scheme}://{place}" in caplog.text)
@@ -273,15 +273,15 @@ class FetchesAtOnce:
 
 
 class Fails(FetchesAtOnce):
-    """Cannot be opened, as it turns out when it is told, and does not wait for its page."""
+    """Fails to open once it `may_fail`, without waiting for its page."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self.told = asyncio.Event()
+        self.may_fail = asyncio.Event()
 
     async def open_spider(self) -> None:
         self.fetching = asyncio.ensure_future(super().open_spider())
-        await self.told.wait()
+        await self.may_fail.wait()
         raise ValueError("it cannot be opened")
 
 
@@ -318,7 +318,7 @@ async def test_a_spider_that_another_component_keeps_from_opening(
         await eventually(lambda: "/page/first" in site.arrivals or "cannot reach" in caplog.text)
     pipeline = crawl.crawler.get_item_pipeline(Fails)
     assert pipeline is not None
-    pipeline.told.set()
+    pipeline.may_fail.set()
     with pytest.raises(ValueError, match="it cannot be opened"):
         await crawl.finished()
     await asyncio.gather(pipeline.fetching, return_exceptions=True)
@@ -341,7 +341,7 @@ async def test_a_pipeline_that_fetches_while_the_server_is_away(
     assert ("gave up on" in caplog.text) == (ends_it != "stop")
 
 
-Why = Callable[[RedisServer, Site], tuple[str, str]]  # an address, and what is said of it
+Why = Callable[[RedisServer, Site], tuple[str, str]]  # an address, and its error
 
 
 def not_there(*_: Any) -> tuple[str, str]:
@@ -361,7 +361,7 @@ def no_redis(_: Any, site: Site) -> tuple[str, str]:
 
 
 def not_permitted(server: RedisServer, _: Any) -> tuple[str, str]:
-    rights = ("on", ">p", "~*", "&*", "+@all", "-zadd")  # none of which the first request needs
+    rights = ("on", ">p", "~*", "&*", "+@all", "-zadd")  # the first request needs none of them
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "node", *rights)
     url = f"unix://node:p@{server.path}"

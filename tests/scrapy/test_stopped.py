@@ -1,4 +1,4 @@
-"""A process that stands still between its permit and the first byte of its request."""
+"""A process that is stopped between its permit and the first byte of its request."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 LEASE_S = 3.0  # the test waits for the end of one
-STOPPED = Path("stopped")  # in the process's directory: that it stands still
+STOPPED = Path("stopped")  # in the process's directory once it has stopped
 
 
 class Stopping(HTTP11DownloadHandler):
-    """Lets the process stand still when a request is written, and its bytes are not yet sent."""
+    """Stops the process when a request is written, before its bytes are sent."""
 
     async def download_request(self, request: Request) -> Response:
         if "slow" in request.url:
@@ -33,7 +33,7 @@ class Stopping(HTTP11DownloadHandler):
 
 
 def stand_still() -> None:
-    """Once."""
+    """Stop this process, but only the first time."""
     if not STOPPED.exists():
         STOPPED.touch()
         os.kill(os.getpid(), signal.SIGSTOP)
