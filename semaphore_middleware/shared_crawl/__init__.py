@@ -1,6 +1,6 @@
-"""A scheduler with which many nodes share one crawl. It knows nothing of permits.
+"""A scheduler with which many nodes share one crawl. It does not depend on permits.
 
-Each name is imported at its first use: importing redis-py takes longer than all the rest.
+Each name is imported at its first use, because importing redis-py is slow.
 """
 
 from __future__ import annotations

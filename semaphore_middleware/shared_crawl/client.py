@@ -27,8 +27,8 @@ from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from semaphore_middleware.shared_crawl.sums import NO_STATS
 
 VERSION = "6"
-"""The version of keys and scripts: nodes share a run only with nodes of the same one. Change it if
-nodes of the one before would not understand what is new.
+"""The version of keys and scripts. Only nodes with equal versions share a run. Change it with
+whatever older nodes cannot read.
 """
 CALL_TIMEOUT_S = 3.0
 TRIES_BEFORE_ALONE = 2  # as in common.lua
@@ -54,9 +54,7 @@ class NewRequest:
 
 
 def unreadable_start(reservation: bytes) -> NewRequest:
-    """A stand-in for a new request: the text of this reservation is none, and becomes a dead
-    letter.
-    """
+    """Make this reservation a dead letter, as its text is not a start request."""
     return NewRequest(b"", b"", reservation=reservation)
 
 
@@ -66,9 +64,9 @@ class Outcome(Enum):
     NOTHING = b"0"
     """It was dropped, or another request has replaced it."""
     PAGE = b"1"
-    """The spider got a response; if it has the status of a server's error, by a callback."""
+    """The spider got a response; one with a server error's status counts if a callback got it."""
     FAILED = b"2"
-    """No response, or a server's error that no callback got. It is kept for another try."""
+    """No response, or a server's error that no callback got. It is kept for a retry."""
     REFUSED = b"3"
     """It names a class that this node does not take from the server. It becomes a dead letter."""
 
@@ -85,24 +83,24 @@ class RequestInFlight:
 
     @property
     def is_alone(self) -> bool:
-        """True if it is to be done while the node does nothing else."""
+        """True if a node takes this request only while it has no other."""
         return self.tries >= TRIES_BEFORE_ALONE
 
     @property
     def site(self) -> str:
-        """Its site, by the place in the queue."""
+        """The request's site, from its place in the queue."""
         return site_of(self.place)
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The number of requests that a node would take, and from where. The sites alternate."""
+    """How many requests a node wants, and of which sites. The sites alternate."""
 
     requests: int = 0  # at most
     per_site: int = 0  # at most
     skipped_sites: frozenset[str] = frozenset()
-    poison: bool = True  # one node may have failed with one of them
-    alone: bool = False  # if there are no others: one request with which two nodes have failed
+    poison: bool = True  # allows one request with which one node has failed
+    alone: bool = False  # if there are no others, allows one with which two nodes have failed
 
 
 NO_DEMAND = Demand()
@@ -110,7 +108,7 @@ NO_DEMAND = Demand()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The places of a node's requests that are not known to be finished on the server."""
+    """The places of the requests that a node has, as far as it knows."""
 
     ready: Sequence[bytes]
     """Not started yet."""
@@ -132,9 +130,9 @@ class Joined:
 
     unfinished: int  # requests
     identity: dict[str, str]  # of the run's nodes, if known
-    was_stopped: bool  # the run goes on after all its nodes had left it
-    left: int = 0  # requests of the run before, which nobody will do
-    forgotten: int = 0  # dead letters and failed requests of the run before
+    was_stopped: bool  # the run goes on, after all nodes had left it
+    left: int = 0  # unfinished requests of the run before, now deleted
+    forgotten: int = 0  # its dead letters and failed requests, also deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ class SyncReply:
     taken: list[RequestInFlight]
     lease_expired: bool  # before this call: all of the node's requests went back to the queues
     dead_letters: list[bytes]  # data of requests tried too often
-    lost: int = 0  # requests of which the server has no data any more
+    lost: int = 0  # requests whose data the server has lost
 
 
 class NextStep(Enum):
@@ -153,7 +151,7 @@ class NextStep(Enum):
 
     TAKE_MORE = b"more"
     TAKE_STARTS = b"starts"
-    """A dead node has begun to queue some, or `retry` has put them back."""
+    """Take the reservations of a dead node, or those that `retry` has put back."""
     WAIT = b"wait"
     CLOSE = b"done"
     CLOSE_UNDONE = b"undone"
@@ -166,7 +164,7 @@ class Missing:
     dead_letters: int = 0
     failed: int = 0
     left: int = 0  # in the queues
-    lost: int = 0  # the server has no data of them any more
+    lost: int = 0  # the server has lost their data
 
 
 NOTHING_MISSING = Missing()
@@ -188,7 +186,7 @@ class IdleReply:
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
     dead_letters: list[bytes]  # data of requests tried too often
-    lease_expired: int  # 1: the node had no lease, or none any more
+    lease_expired: int  # 1: the node had no lease, or it had expired
     queued_again: int = 0  # requests that were lost from the queues
     missing: Missing = NOTHING_MISSING  # if the crawl ends
     at_work: AtWork | None = None  # if other nodes are
@@ -204,7 +202,7 @@ class RunOverError(Exception):
 
 
 class Ending(Enum):
-    """The reply to an operator who ends a crawl."""
+    """When a crawl ends, as the reply to an operator."""
 
     NOW = b"now"
     LATER = b"later"
@@ -221,7 +219,7 @@ class CrawlEndedError(RunOverError):
     ) -> None:
         super().__init__("the crawl has ended", missing)
         self.ago = ago
-        """Seconds since then, by the server's wall clock. Set by `join`, as the other two."""
+        """Seconds since the end, by the server's wall clock. Set by `join`, as the next two."""
         self.run = run
         """The id of the run."""
         self.identity: dict[str, str] = json.loads(in_common or b"{}")
@@ -242,23 +240,21 @@ class WrongTypeError(Exception):
 class OtherCrawlError(Exception):
     """The crawl of this name has another spider, other arguments, or another version."""
 
-    def __init__(
-        self, identity: dict[str, str], text: str = "the crawl of this name is another one"
-    ) -> None:
+    def __init__(self, identity: dict[str, str], text: str = "another crawl has this name") -> None:
         super().__init__(text)
         self.identity = identity
         """The identity of that crawl's nodes."""
 
 
 class OtherVersionError(OtherCrawlError):
-    """The crawl's run is one of another `VERSION`."""
+    """The crawl's run has another `VERSION`."""
 
     def __init__(self, crawl: str, version: bytes) -> None:
         super().__init__(
             {},
             f"the crawl {crawl!r} is in use by another version of this package (shared crawl "
-            f"{version.decode('utf-8', 'replace') or '1'}, this one uses {VERSION}): let that one "
-            f"end it; or forget it, with scrapy frontier drop {crawl}",
+            f"{version.decode('utf-8', 'replace') or '1'}, this one uses {VERSION}): let that "
+            f"version end it; or forget it, with scrapy frontier drop {crawl}",
         )
 
 
@@ -281,7 +277,7 @@ class OtherBudgetsError(Exception):
     def __init__(self, budgets: dict[str, int]) -> None:
         super().__init__("the nodes of the crawl have other budgets")
         self.budgets = budgets
-        """Those of the crawl's nodes, by setting."""
+        """The budgets of the crawl's nodes, by setting."""
 
 
 class CrawlLostError(RunOverError):
@@ -299,7 +295,7 @@ OVER = {  # by a script's reply
 
 
 class CrawlClient:
-    """One node's calls to the server. Stores no requests itself. Not for concurrent calls.
+    """One node's calls to the server, one after the other. Stores no requests itself.
 
     A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
 
@@ -308,9 +304,9 @@ class CrawlClient:
                           the run has ended; the id before; the last run that is not done; whether
                           an operator ends it, or has dropped it; the budgets; the salt of shortened
                           fingerprints; whether `seen` has times; how many requests are unfinished,
-                          and at the end, left and lost; how many the run before has lost; where
-                          looking for those that no queue has, and for reservations of dead
-                          nodes, goes on
+                          and at the end, left and lost; how many the run before has lost; the
+                          cursors of searches: for requests that no queue has, and for
+                          reservations of dead nodes
         nodes     zset    node -> until when it counts, ms; without those that are stopping
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests ever queued, shortened to 8 bytes, in some
@@ -320,9 +316,10 @@ class CrawlClient:
         sites     zset    site with queued requests -> order, the lowest is next
         taken     zset    node, zero byte, place, how many nodes have failed with it (a digit),
                           when it was taken (4 bytes, s): taken and not finished
-        suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
-        aside     hash    place -> dead letter, which no node gets. And id of a reservation -> its
-                          value: no node could read it
+        suspects  zset    place of a request -> how many nodes have failed with it: 1, or 2 for
+                          more
+        aside     hash    place -> dead letter, which no node gets; id of a reservation that no
+                          node could read -> its value
         failed    hash    place -> request: has brought no page
         hungry    zset    node that waits for requests -> the last offer that it has seen
         claims    hash    id -> node, zero byte, text: start requests not queued yet
@@ -335,21 +332,21 @@ class CrawlClient:
     it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
     the server, the node counts as dead. The next call of any node that takes requests or is idle
     puts the dead node's requests back, as possible poison requests (docs/shared-crawl.md has their
-    rules), or if it was stopping, as they were. A node that was only silent reports later what it
-    has finished; that counts if no other was quicker.
+    rules), or unchanged if it was stopping. A node that was only silent reports later what it
+    has finished; that counts unless another node was quicker.
 
-    The crawl is done when no node works and `requests` has none but those over the budgets. If that
-    is more than what is queued, keys were evicted or deleted, and the rest is queued again. At the
-    end all keys but `run` and `stats` are deleted. These two are kept for 30 days, so that a node
-    that is started late, or again, does not begin the crawl once more. If there are dead letters
-    or have failed, these, `seen` and `budgets` are kept, too. A run without a page is not done: the
-    next node goes on with what has failed, or begins anew. So it does if the server has lost data
-    of requests.
+    The crawl is done when no node works and `requests` has only requests over the budgets. If it
+    has more than the queues, keys were evicted or deleted, and the rest is queued again. At the end
+    all keys except `run` and `stats` are deleted. These two are kept for 30 days, so that a node
+    that is started late, or again, does not repeat the crawl. If requests have failed or are dead
+    letters, these, `seen` and `budgets` are kept, too. A run without a page is not done: the next
+    node goes on with its failed requests, or starts over. If the server has lost data of requests,
+    the run is not done, either, and the next node starts over.
 
-    A waiting node has a channel of its own, `node:<node>`: a message makes it ask again. A
-    server at its `maxmemory` refuses joining nodes and new requests; everything else goes on there.
+    A waiting node has its own channel, `node:<node>`: after a message it asks again. A server at
+    its `maxmemory` refuses joining nodes and new requests; all other calls still work.
 
-    Calls raise `ServerUnreachableError` if the server cannot be reached just now. Then the call may
+    Calls raise `ServerUnreachableError` if the server cannot be reached now. Then the call may
     have been executed, and can be repeated. They raise `ServerRefusedError` if waiting would not
     help.
     """
@@ -381,11 +378,11 @@ class CrawlClient:
     async def join(
         self, identity: dict[str, str] | None = None, new_run: bool = False, after: bytes = b""
     ) -> Joined:
-        """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
-        last one has ended, with `after` if that one has this id. If that one has fetched nothing,
-        go on with what has failed in it, or begin it anew. If the settings name another run, begin
-        that one as soon as no node takes part in the last one. `identity` must be equal on all
-        nodes; a caller that takes no requests has None, and changes no budgets.
+        """Join the crawl's run, or begin the first one. After the end of the last run, begin
+        another one with `new_run`, or if `after` is the last one's id. If the last run has fetched
+        nothing, go on with its failed requests, or start over. If the settings name another run,
+        begin it when no node takes part in the last one. `identity` must be equal on all nodes; it
+        is None for a caller that takes no requests, and then no budgets change.
 
         Raises `CrawlEndedError` if the run has ended, `OtherCrawlError`, its `OtherVersionError`
         and `OtherRunError`, and `OtherBudgetsError`.
@@ -437,12 +434,12 @@ class CrawlClient:
         """Queue new requests, forget finished ones, give back unreadable ones, store the node's
         numbers, take other requests: in this order.
 
-        After a call whose reply was lost, the next one names what is `held`: the server gives back
-        what the node does not know of.
+        After a lost reply, the next call names the requests `held`: the server gives back those
+        that the node does not know of.
 
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
-        or if something is taken. A node that is `stopping` takes nothing; what it holds when it is
-        cut off goes back without blame. Raises `RunOverError`.
+        or if something is taken. A node that is `stopping` takes nothing; if it is cut off, its
+        requests go back, and none counts as poison. Raises `RunOverError`.
         """
         queued, taken, lease_expired, *rest = await self._call(
             "sync",
@@ -465,7 +462,7 @@ class CrawlClient:
 
     async def keep(self, connection: Connection) -> bool:
         """Renew this node's lease while its event loop is stalled, from another thread, over
-        another connection. False if it has none.
+        another connection. Returns False if the node has no lease.
         """
         (works,) = await run_scripts(connection, [self._pack("keep", (), self.keys.all)])
         return bool(works)
@@ -473,8 +470,8 @@ class CrawlClient:
     async def idle(
         self, finished: Sequence[RequestInFlight] = (), wait: bool | float = False
     ) -> IdleReply:
-        """Stop working. If no node works and nothing is queued, this ends the crawl, unless it is
-        to `wait`: for so many seconds, or with True until an operator ends it.
+        """Stop working. If no node works and nothing is queued, this ends the crawl. `wait` delays
+        that: by a number of seconds, or with True until an operator ends the crawl.
 
         Raises `RunOverError`.
         """
@@ -495,8 +492,8 @@ class CrawlClient:
 
     async def take_starts(self, key: str | None, most: int) -> list[tuple[bytes, bytes]]:
         """Take start requests from the users' key, if there is one, and reservations that no living
-        node has: the ids of reservations, and the texts. A new request fulfils a reservation.
-        Reservations without one are given to this node again, so it must have none.
+        node has. Returns a reservation's id and a text for each. A new request fulfils a
+        reservation. Unfulfilled ones are returned again, so the node must have none.
 
         Raises `RunOverError`, and `WrongTypeError` for a key of another type.
         """
@@ -516,10 +513,10 @@ class CrawlClient:
         """
         await self._call("leave", *_pairs(stats), *_fields(finished))
 
-    # What operators do; no run need have been joined --------------------------------------------
+    # Calls of operators, who need not join a run ------------------------------------------------
 
     async def drop(self) -> bool:
-        """End the crawl for all nodes, done or not, and forget it. False if there is none."""
+        """End the crawl for all nodes, done or not, and forget it. Returns False if none exists."""
         (ending,) = await self._call("end", "forget")
         return Ending(ending) is not Ending.NO_RUN
 
@@ -573,7 +570,7 @@ class CrawlClient:
             (fields,) = await connection.execute([command])
         sums: Counter[str] = Counter()
         for field, value in zip(*[iter(fields)] * 2, strict=True):
-            if name := field.rpartition(b"\0")[2]:  # else the time of the node's last ones
+            if name := field.rpartition(b"\0")[2]:  # without a name it is a time
                 sums[name.decode()] += int(value)
         return dict(sorted(sums.items()))
 
@@ -614,8 +611,8 @@ class CrawlClient:
         return Call(SCRIPTS[name], keys, packed, though_full=though_full)
 
     async def _check_incarnation(self, connection: Connection) -> None:
-        """Check that a server that lacks the scripts is the one that is known: a proxy leads to
-        another one without notice.
+        """Check whether a server that lacks the scripts is a new one: a proxy may lead to another
+        one without notice.
         """
         await connection.check_server()
         if connection.incarnation != self.link.incarnation:
@@ -624,8 +621,8 @@ class CrawlClient:
 
 
 def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:
-    """Eight bytes for a fingerprint of any length. Each crawl has a salt of its own, so that no
-    site can find URLs with equal bytes.
+    """Shorten a fingerprint to eight bytes. Each crawl has its own salt, so that no site can find
+    URLs with equal bytes.
     """
     return hashlib.blake2b(fingerprint, digest_size=8, key=salt).digest()
 

@@ -33,13 +33,13 @@ from semaphore_middleware.shared_crawl.starts import METHODS, request_of
 logger = logging.getLogger(__name__)
 
 JAR = "jar"
-"""A field of ours: the cookies of the request's session."""
+"""The field that is added for the cookies of the request's session."""
 DEFAULTS = {**Request("data:,").to_dict(), "url": None}
 """The fields of a plain request, which are not stored."""
 
 
 def stored(fields: Fields) -> Fields:
-    """The fields of a request to be stored. Those of a derived class may have other defaults."""
+    """Leave out a request's defaults. A subclass may have others, so it keeps all fields."""
     if "_class" in fields:
         return fields
     return {
@@ -50,7 +50,7 @@ def stored(fields: Fields) -> Fields:
 
 
 class StartEncoder:
-    """Encodes start requests from outside, without the crawl's spider running here.
+    """Encodes start requests in a process that does not run the crawl's spider.
 
     `spider` is a name. The site of a request is its host.
     """
@@ -82,9 +82,9 @@ class Codec:
     """Encodes and decodes a spider's requests, with their fingerprints: requests with the same
     fingerprint by `REQUEST_FINGERPRINTER_CLASS` are duplicates.
 
-    Start requests get fingerprints of their own even if Scrapy would not filter them: each node
-    makes them, and one of them is queued. A spider may make several for one page,
-    so the fingerprints contain a number.
+    Start requests get their own fingerprints even if Scrapy would not filter them: each node makes
+    them, and one of them is queued. A spider may make several for one page, so the fingerprints
+    contain a number.
     """
 
     def __init__(self, spider: Spider, engine: CrawlEngine, settings: CrawlSettings) -> None:
@@ -101,9 +101,9 @@ class Codec:
         self._is_filtered = filter_class is not BaseDupeFilter
         if filter_class not in (BaseDupeFilter, RFPDupeFilter):
             logger.warning(
-                "DUPEFILTER_CLASS = %s is not used: a shared crawl goes by "
-                "REQUEST_FINGERPRINTER_CLASS, or with scrapy.dupefilters.BaseDupeFilter filters "
-                "nothing",
+                "DUPEFILTER_CLASS = %s is not used: a shared crawl filters by "
+                "REQUEST_FINGERPRINTER_CLASS, or with scrapy.dupefilters.BaseDupeFilter not at "
+                "all",
                 spider.settings["DUPEFILTER_CLASS"],
             )
         debug = spider.settings.getbool("DUPEFILTER_DEBUG")
@@ -123,7 +123,7 @@ class Codec:
             fields = request.to_dict(spider=self._spider)
         except ValueError as error:
             raise ValueError(
-                f"{error}; allowed as callback and errback is a method of it"
+                f"{error}; allowed as callback and errback are the spider's methods"
             ) from None
         if type(request) is not Request:
             _check_copy(request, self._request_of(fields))
@@ -132,7 +132,7 @@ class Codec:
             fields[JAR] = cookies
         data = self._serializer.dumps(stored(fields))
         is_filtered = self._is_filtered and not request.dont_filter
-        # A run that knows what earlier ones have seen makes its start requests all the same.
+        # A run that keeps the fingerprints of earlier runs still makes its start requests.
         is_unknown = not is_filtered or self._settings.recrawl_after > 0
         once_a_run = is_listed and is_unknown
         fingerprint = self._fingerprint(request) if once_a_run or is_filtered else b""
@@ -217,7 +217,7 @@ def _domains_of(request: Request) -> list[str]:
 
 
 def _check_copy(request: Request, copy: Request) -> None:
-    """Raises `TypeError` if the copy lacks an attribute added by the request's class."""
+    """Raise `TypeError` if the copy lacks an attribute added by the request's class."""
     for name, value in getattr(request, "__dict__", {}).items():
         if name not in REQUEST_FIELDS and getattr(copy, name, None) != value:
             raise TypeError(

@@ -48,7 +48,7 @@ CRAWL = "the crawl"
 
 
 def crawls_of(settings: BaseSettings) -> Crawls:
-    """The shared crawls on the server of these settings. Raises as `address_of`."""
+    """The shared crawls on the server of these settings. Raises what `address_of` raises."""
     url, url_from = address_of(settings)
     names = (
         *("CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_RUN"),
@@ -127,17 +127,17 @@ async def _change(crawls: Crawls, verb: str, options: argparse.Namespace) -> str
 END = _verb(
     "end",
     "end a crawl for all its nodes",
-    "End a crawl for all its nodes when what is queued is done: also one that waits for more "
-    "because of CRAWL_WAIT. That it has ended is known for 30 days, as at any end.",
+    "End a crawl for all its nodes when all queued requests are done, even if it waits for more "
+    "because of CRAWL_WAIT. Like any end, this one is stored for 30 days.",
     can_hurry=True,
 )
 DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it", asks=True)
 RETRY = _verb(
     "retry",
     "put dead letters and failed requests back into the queues",
-    "Put back into the queues the dead letters, which no node could fetch or read "
-    "them, and those that have brought no page; and entries of CRAWL_START_KEY that were not start "
-    "requests. If the crawl has ended, the next node goes on with it.",
+    "Put back into the queues the dead letters, which no node could fetch or read; the requests "
+    "that have brought no page; and the entries of CRAWL_START_KEY that were not start requests. "
+    "If the crawl has ended, the next node goes on with them.",
 )
 
 # `status` ----------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _status(settings: BaseSettings, options: argparse.Namespace) -> None:
     crawls = crawls_of(settings)
     if not options.json:
         check_installed("rich")
-    found, details = asyncio.run(_look(crawls, options))
+    found, details = asyncio.run(_read(crawls, options))
     if options.json:
         rows = [
             {"name": name, "state": counts.state, **asdict(counts), **asdict(details[name])}
@@ -217,17 +217,17 @@ def _print_details(crawl: str, details: _Details) -> None:
 
 @dataclass(frozen=True)
 class _Details:
-    """What `status` shows of a named crawl, and as JSON of each."""
+    """What `status` shows of a named crawl, and with `--json` of each."""
 
     in_flight_by: list[CrawlNode]
     stats: dict[str, int]
     """Sums of the nodes' numbers."""
 
 
-async def _look(
+async def _read(
     crawls: Crawls, options: argparse.Namespace
 ) -> tuple[dict[str, Counts], dict[str, _Details]]:
-    """Sizes; and details of named crawls, and for JSON of all."""
+    """The sizes of crawls, and the details of named ones, or with `--json` of all."""
     found = {} if options.names else await crawls.survey()
     details = {}
     for name in options.names or (found if options.json else ()):
@@ -312,7 +312,7 @@ def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]
 
 
 def _all_lines(file: TextIO, name: str) -> list[str]:
-    """The lines of the standard input, or of a pipe: they may be long in coming."""
+    """All lines of the standard input, or of a pipe, however slowly they come."""
     try:
         return file.readlines()
     except UnicodeDecodeError as error:
@@ -324,8 +324,8 @@ ADD = Verb(
     _add,
     _add_add,
     "Queue start requests for a crawl, which may not have begun yet: URLs, or JSON objects "
-    f"with {', '.join(FIELDS)}; from the command line, a file, or else standard input, where '#' "
-    "begins a comment line. Those that were queued before are left out.",
+    f"with {', '.join(FIELDS)}; from the command line, a file or standard input, where '#' begins "
+    "a comment line. Requests that were queued before are left out.",
 )
 
 

@@ -34,7 +34,7 @@ class Counts:
     failed: int  # requests without a page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # fetched
-    ended_at: float | None  # Unix time; not of a run that is not done
+    ended_at: float | None  # Unix time; None while the run is not done
 
     @classmethod
     def from_replies(cls, replies: Sequence[Any]) -> Self:
@@ -56,7 +56,7 @@ class Counts:
 
     @property
     def state(self) -> str:
-        """One of `STATES`; stopped: it has not ended, and no node takes part."""
+        """One of `STATES`. A stopped crawl has not ended, and no node takes part in it."""
         running, stopped, ended = STATES
         if self.ended_at is not None:
             return ended
@@ -78,7 +78,7 @@ def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
 
 def _living(leases: Sequence[bytes], time: Sequence[bytes], wall: float, clock: float) -> int:
     """The number of nodes with a lease. Leases are timed by the crawl's clock. It stands still
-    while no node calls, so the server's wall clock tells the time since the last call, as in
+    while no node calls, so the server's wall clock gives the time since the last call, as in
     end.lua.
     """
     now = clock + silent_ms(time, wall)

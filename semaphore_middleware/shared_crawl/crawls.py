@@ -30,8 +30,8 @@ CRAWLS_PER_CALL = 100  # counted in one round trip
 class Crawls:
     """The shared crawls of one server, or of all masters of a cluster.
 
-    `settings` name the server, and tell `add_starts` how to begin a run. Each method opens
-    connections of its own.
+    `settings` name the server and, for `add_starts`, the run. Each method opens its own
+    connections.
 
     Raises `SettingsError` for a wrong URL or prefix. Each method also raises
     `ServerUnreachableError` and `ServerRefusedError`.
@@ -52,8 +52,8 @@ class Crawls:
         return self._settings.prefix
 
     async def survey(self) -> dict[str, Counts]:
-        """All crawls, by name. Changes nothing but their index on the server. Without it, and
-        always in a cluster, this looks at all keys.
+        """All crawls, by name. Changes only their index on the server. Without an index, and
+        always in a cluster, this scans all keys.
         """
         found: dict[str, Counts] = {}
         async with aclosing(self._server.each_master()) as masters:
@@ -75,10 +75,10 @@ class Crawls:
     async def add_starts(
         self, name: str, lines: Iterable[str], settings: BaseSettings, found: Counter[Queued]
     ) -> bool:
-        """Queue start requests, and count the results in `found`. True if there was no such crawl.
-        This may begin the first run of a crawl, or with `CRAWL_RUN` a further one. Empty lines and
-        lines with `#` at the beginning are skipped. `settings` are the project's. The lines should
-        be there: while one is waited for, nothing renews this node's lease.
+        """Queue start requests, and count the results in `found`. Returns True if there was no such
+        crawl. This may begin a crawl's first run, or with `CRAWL_RUN` a further one. Empty lines
+        and lines with `#` at the beginning are skipped. `settings` are the project's. The lines
+        must come at once: while this waits for one, nothing renews the node's lease.
 
         Raises `RunOverError`, and `ValueError` for a wrong line: the lines before it are queued.
         """
@@ -100,8 +100,8 @@ class Crawls:
         return begins
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
-        """Counts by crawl. Keys of other types, or with texts in place of numbers, are not ours:
-        their crawls are left out.
+        """Counts by crawl, except crawls with keys of other types, or with texts in place of
+        numbers: these keys are not ours.
         """
         calls = [commands_for(CrawlKeys(self.prefix, name)) for name in names]
         replies = iter(await connection.call(list(itertools.chain(*calls))))

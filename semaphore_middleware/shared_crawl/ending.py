@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class CrawlEnd:
-    """Whether the crawl has ended for this node, and whether anything of it is missing."""
+    """The end of the crawl for this node, and the requests that the crawl lacks then."""
 
     def __init__(self, crawl: str, stats: StatsCollector) -> None:
         self._crawl = crawl
@@ -21,7 +21,7 @@ class CrawlEnd:
         self.has_come = False
         """Also if the crawl goes on without this node."""
         self.has_failed = False
-        """True if anything of the crawl is missing."""
+        """The crawl lacks requests, so the node exits with status 1."""
         self._was_idle = False
 
     def come(self, is_idle: bool) -> None:
@@ -62,7 +62,7 @@ class CrawlEnd:
             )
 
     def log_lost(self) -> None:
-        """Log the loss of a crawl that was nowhere but in the embedded server's memory."""
+        """Log the loss of a crawl that was only in the embedded server's memory."""
         self.has_failed = True
         logger.error(
             "The embedded server has lost the crawl %r, which was in its memory only: this node "
@@ -72,7 +72,7 @@ class CrawlEnd:
         )
 
     def log_missing(self, missing: Missing) -> None:
-        """Log how many requests the crawl has ended without."""
+        """Log how many requests the ended crawl lacks."""
         if missing.left:
             logger.info(
                 "The crawl %r has ended; requests left in the queues: %d", self._crawl, missing.left

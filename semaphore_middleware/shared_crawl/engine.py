@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROXY_AUTH = b"Proxy-Authorization"
 
 Throttled: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
-"""Passes a spider's start requests on, each when it is time."""
+"""Passes on a spider's start requests, each when it may be queued."""
 
 
 class OpenSlots(DownloaderInterface):
@@ -46,8 +46,8 @@ class OpenSlots(DownloaderInterface):
         )
 
     def is_full(self, site: str) -> bool:
-        """True if a further request of this site would wait in its slot. While the downloader has
-        room for it nevertheless, some may: the next one starts as soon as another ends.
+        """True if a further request of this site would wait in its slot. While the downloader is
+        less than half full, some may wait, so that the next one starts as soon as another ends.
         """
         slot = self.downloader.slots.get(site)
         if slot is None or len(slot.active) < slot.concurrency:
@@ -66,7 +66,7 @@ class CrawlEngine(Engine):
         """Call `note` with each request whose callback is about to get its response.
 
         `call_spider_async` is replaced: no signal says whether a spider middleware has kept a
-        response from the spider, as Scrapy's does with the statuses of errors.
+        response from the spider, as Scrapy's own does with error statuses.
         """
         scraper = self._crawler.engine.scraper
         call_spider = scraper.call_spider_async
@@ -121,10 +121,10 @@ class CrawlEngine(Engine):
         return middleware.jars if middleware is not None else None
 
     def leave_out_own_proxy(self, fields: dict[str, Any]) -> None:
-        """Leave the proxy that Scrapy took from this process's environment out of a request's
-        fields, with its credentials. One that another component has chosen since stays.
+        """Remove from a request's fields the proxy, with its credentials, that Scrapy took from
+        this process's environment. If another component has chosen a proxy since, that one stays.
 
-        Neither `proxies` is documented, nor what the middleware puts into `meta`.
+        `proxies` is not documented, and neither are the keys that the middleware adds to `meta`.
         """
         if "_scheme_proxy" not in fields["meta"]:
             return
@@ -132,7 +132,7 @@ class CrawlEngine(Engine):
         proxies = middleware.proxies.values() if middleware is not None else ()
         own = {url: credentials for credentials, url in proxies}
         if (proxy := fields["meta"].get("proxy")) in own:
-            fields["meta"] = dict(fields["meta"])  # the request keeps it
+            fields["meta"] = dict(fields["meta"])  # a copy: the request keeps its own
             for name in ("proxy", "_scheme_proxy", "_auth_proxy"):
                 fields["meta"].pop(name, None)
             if fields["headers"].get(PROXY_AUTH) == [b"Basic %b" % (own[proxy] or b"")]:
@@ -151,13 +151,13 @@ class CrawlEngine(Engine):
     def reads_start(self) -> bool:
         """True while the spider's `start` has not ended.
 
-        Private: `_start`, as the engine notifies nobody.
+        Private: `_start`, as no signal is sent when `start` ends.
         """
         return self._crawler.engine._start is not None
 
     def finish(self) -> None:
-        """Let the spider close, as there is nothing left to crawl. A `start` that waits for more is
-        not waited for.
+        """Let the spider close, as there is nothing left to crawl, even if its `start` still waits
+        for more.
         """
         if self.reads_start:
             self.close_soon("finished")
@@ -174,7 +174,7 @@ class CrawlEngine(Engine):
 
     def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
         """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, even
-        if it does not wait for its spider. For a scheduler's `open`.
+        if it does not wait for its spider. To be called in a scheduler's `open`.
 
         Scrapy ends the process at once, with status 0, if it is stopped twice. Its commands check
         the crawl's task at the task's end.

@@ -44,7 +44,7 @@ class Feeds:
                 )
 
     def flush(self) -> None:
-        """Write all items so far to the files: they outlive this process.
+        """Write all items so far to the files, so that they outlive this process.
 
         Raises `FeedUnwritableError`.
         """
@@ -71,7 +71,7 @@ class Feeds:
                 _name_of(file),
             )
         except OSError:
-            pass  # no file of its own, as a compressed one, or a file system without locks
+            pass  # not a real file, such as a compressed one, or a file system without locks
 
 
 def _name_of(file: IO[bytes]) -> str:

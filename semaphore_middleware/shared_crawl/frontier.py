@@ -19,6 +19,6 @@ class FrontierCommand(VerbCommand):
     def long_desc(self) -> str:
         return (
             "Shows the crawls that many nodes share: how many nodes take part, how many sites have "
-            "queued requests, and how many requests are queued, in flight, and dead letters, as "
-            "no node could fetch or read them. The server is that of the semaphore."
+            "queued requests, and how many requests are queued, in flight, or dead letters, which "
+            "no node could fetch or read. The server is that of the semaphore."
         )

@@ -14,7 +14,7 @@ from scrapy import Spider
 
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 
-LONGEST_VALUE = 200  # characters; of a longer value, a hash stands for it
+LONGEST_VALUE = 200  # characters; a longer value is replaced by a hash
 
 
 def identity_of(
@@ -41,7 +41,7 @@ def differences(own: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 def other_work(own: dict[str, str], ended: dict[str, str]) -> str:
     """The differences in spider and arguments between this node and an ended crawl, in one line;
-    empty if there are none. With another version the crawl is done, too.
+    empty if there are none. Versions may differ: the crawl is done anyway.
     """
     if not ended:
         return ""
@@ -53,8 +53,8 @@ def other_work(own: dict[str, str], ended: dict[str, str]) -> str:
 
 
 def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments as JSON, without other objects that a program may give. Names that begin with
-    `_` do not count: Scrapyd gives each job a `_job` of its own. An argument may have any name,
+    """The arguments as JSON, without those that JSON cannot hold. Names that begin with `_` do not
+    count: Scrapyd gives each job its own `_job`. An argument may have any name,
     even `spider` or that of a setting.
     """
     texts = {}
@@ -70,7 +70,7 @@ def _short(text: str) -> str:
 
 
 def _source_hash(cls: type) -> str:
-    """A hash of the modules of the spider's class and of its bases, but for Scrapy's own."""
+    """A hash of the modules of the spider's class and of its bases, without Scrapy's own."""
     names = {base.__module__ for base in cls.__mro__}
     own = sorted(name for name in names if name.split(".")[0] not in ("scrapy", "builtins"))
     return _hash("".join(map(_source, own)))

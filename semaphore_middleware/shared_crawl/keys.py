@@ -29,7 +29,7 @@ PARTS = (
 ORDER_LENGTH = 18
 """Bytes of a place after its site: 8 of the score, 6 of a number, 4 of the process."""
 NUMBERS = 2**47
-"""A process has fewer start requests than this, and fewer others. Start requests come last."""
+"""More than a process has of start requests, or of others. Start requests come last."""
 
 
 class CrawlKeys:
@@ -39,12 +39,12 @@ class CrawlKeys:
 
     def __init__(self, prefix: str, name: str) -> None:
         self.hash_tag = f"{prefix}:{name}"
-        """The text in the braces of all keys. It decides on their slot."""
+        """The text in the braces of all keys, which determines their slot."""
         self.all = tuple(self.key(part) for part in PARTS)
         self.channels = self.key("node:")
         """The beginning of the nodes' channels: each node listens to its own."""
         self.trial = self.channels
-        """A key that exists only while a script tries what it may do, and a channel of no node."""
+        """A key that exists only while a script tries its rights, and a channel of no node."""
 
     def key(self, part: str) -> bytes:
         """The name of one key."""
@@ -57,8 +57,8 @@ class CrawlKeys:
 
 
 def index_key(prefix: str) -> bytes:
-    """The name of the sorted set of all crawls' `run` keys, for those who look. A server that is no
-    cluster has one from the first look on.
+    """The name of the sorted set of all crawls' `run` keys, for operators. It exists from the first
+    survey on; a cluster has none.
     """
     return CrawlKeys(prefix, "").key("index")
 
@@ -66,13 +66,13 @@ def index_key(prefix: str) -> bytes:
 class Places:
     """Makes places for this process's new requests: unique names, in the order of a site's queue.
 
-    The queue is ordered by score. Among equals, start requests come after the others, and within
-    each kind the last request made comes first, or the first one.
+    The queue is ordered by score. Among equal scores, start requests come after the others, and
+    within each kind the newest or the oldest one is first.
     """
 
     def __init__(self, last_first: bool = False, last_start_first: bool = False) -> None:
         self._last_first = last_first, last_start_first
-        # Made here: the server might repeat itself after it has lost data.
+        # Made here: a number from the server might repeat after a loss of data.
         self._process = chance.source.randbytes(4)
         self._numbers = itertools.count(1)
 

@@ -21,15 +21,15 @@ from semaphore_middleware.shared_crawl.spider_start import SpiderStart
 # In a call: a longer one would hold up the server's other clients.
 MAX_NEW_REQUESTS = 500
 MAX_NEW_BYTES = 1_000_000  # except for a single larger request
-MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
+MAX_LOOP_HOLD_S = 0.01  # the longest time that start requests hold the event loop
 
 
 class NewRequests:
     """A node's requests for the server, in their order. No I/O.
 
     A promoted server may lack the last calls. Repeated callbacks then yield their requests again,
-    but start requests come from no callback. So recent requests are kept, from one look at the
-    server to the next but one, and sent again if necessary.
+    but start requests come from no callback. So recent requests are kept until the second
+    check of the server after them, and sent again if necessary.
     """
 
     def __init__(
@@ -43,25 +43,24 @@ class NewRequests:
         self._sent: list[NewRequest] = []  # since the last check of the server
         self._sent_before: list[NewRequest] = []  # between that check and the one before it
         self._has_room = asyncio.Event()
-        self._rested_at = 0.0  # by the loop's clock
+        self._paused_at = 0.0  # by the loop's clock
 
     def __len__(self) -> int:
         return len(self._unsent)
 
     async def throttled(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's start requests. The scheduler adds each before it asks for the next. In
-        between, other tasks get the event loop now and then, and while many requests are
-        unsent, the next one waits.
+        between, other tasks get their time, and the next request waits while many are unsent.
         """
         async for item in self._start.watched(start):
             yield item
-            await self._rest()
+            await self._pause()
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._rested_at > MAX_LOOP_HOLD_S:
+        if loop.time() - self._paused_at > MAX_LOOP_HOLD_S:
             await asyncio.sleep(0)
-            self._rested_at = loop.time()
+            self._paused_at = loop.time()
         while len(self._unsent) > 2 * MAX_NEW_REQUESTS:
             self._has_room.clear()
             await self._has_room.wait()
@@ -80,8 +79,8 @@ class NewRequests:
         )
 
     def add_reserved(self, reservation: bytes, text: bytes) -> None:
-        """Add a start request of the users' key. Raises any error for a wrong text, and has it set
-        aside.
+        """Add a start request of the users' key. A wrong text becomes a dead letter, and raises
+        any error.
         """
         try:
             request = self._codec.start_of(text.decode())

@@ -55,12 +55,12 @@ from semaphore_middleware.shared_crawl.sums import SummedStats
 logger = logging.getLogger(__name__)
 
 KEYS_GONE = "Keys were evicted or deleted: see maxmemory-policy in docs/production.md"
-LOST = f"The server has no data any more of %d queued requests of the crawl %r. {KEYS_GONE}"
+LOST = f"The server has lost the data of %d queued requests of the crawl %r. {KEYS_GONE}"
 QUEUED_AGAIN = (
     "%d unfinished requests of the crawl %r were in no queue, and are queued again. " + KEYS_GONE
 )
-LOG_WAIT_S = 60.0  # between two lines about what a node waits for
-STARTS_POLL_S = 1.0  # between two looks at the users' key while the node waits
+LOG_WAIT_S = 60.0  # between two log lines about what a node waits for
+STARTS_POLL_S = 1.0  # between two checks of the users' key while the node waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Idle(Enum):
     NO = auto()
     YES = auto()
     WITHOUT_STARTS = auto()
-    """Nor does the users' key have start requests."""
+    """The users' key has no start requests, either."""
 
 
 class NodeState:
@@ -135,18 +135,18 @@ class NodeState:
         self.has_work = asyncio.Event()
         """Set when there may be a next call."""
         self._working = False  # the node has a lease
-        self._is_applied = True  # the reply to the last call with a demand
+        self._is_applied = True  # the last call with a demand got its reply
         self._renewal_at = 0.0
         self._check_at = math.inf  # a waiting node then asks the server again
-        self._unreadable: list[RequestInFlight] = []  # to be given back
+        self._unreadable: list[RequestInFlight] = []  # the next call gives them back
         self._request_limit = MAX_NEW_REQUESTS  # of a call, each way
         self._log_wait_at = 0.0
         self._idle = Idle.NO
-        self._starts_due = False  # start requests are to be taken from the users' key
+        self._starts_due = False  # the next call takes start requests of the users' key
 
     @property
     def works(self) -> bool:
-        """True if the node has a lease, as far as it knows."""
+        """The node has a lease that must be renewed, as far as it knows."""
         return self._working
 
     @property
@@ -158,7 +158,7 @@ class NodeState:
 
     def enqueue(self, request: Request) -> None:
         """Queue a request on the server, soon. Raises any error for one that cannot be stored."""
-        if not self.prefetch.was_given_up(request):  # else it is there
+        if not self.prefetch.was_given_up(request):  # otherwise the server has it
             self.new_requests.add_request(request)
             self._start.on_busy()
             self.has_work.set()
@@ -192,14 +192,14 @@ class NodeState:
 
     @property
     def has_pending(self) -> bool:
-        """True if requests may come without any further response."""
+        """Requests may come without any further response, so the spider is not idle."""
         if self.end.has_come:
             return False
         return bool(self.new_requests or self.prefetch.ready or self.prefetch.may_have_more)
 
     @property
     def is_fed(self) -> bool:
-        """True if the spider's `start` is a feed of requests."""
+        """The spider's `start` is a feed of requests, and is not read again in a new run."""
         return self._start.is_feed
 
     # Calls --------------------------------------------------------------------------------------
@@ -219,8 +219,8 @@ class NodeState:
     def check_again(self) -> None:
         """Ask the server for requests: it has sent a notification, or a time has passed.
 
-        A server that had none is asked again even if the engine is full by now: it has notified
-        this node, and notifies the next one when this one asks.
+        Even with a full engine a notified node asks again, as the server then notifies the next
+        waiting node.
         """
         if self.prefetch.on_notified():
             self.has_work.set()
@@ -248,8 +248,8 @@ class NodeState:
         return self.prefetch.finished(self._engine.in_progress)
 
     def _has_nothing_but(self, finished: list[RequestInFlight]) -> bool:
-        # Scrapy counts as idle with a request between downloader and spider. That request has to
-        # be finished first, even if it is of a run that the server has lost.
+        # Scrapy counts as idle with a request between downloader and spider. That request must be
+        # finished first, even if it is of a run that the server has lost.
         is_done = self.prefetch.has_only(finished) and not self._engine.in_progress
         return is_done and not self.has_unsent
 
@@ -297,7 +297,7 @@ class NodeState:
         """A call has renewed the lease. What has changed since it was made is sent at once."""
         if reply.lease_expired:
             self._on_lease_expired(call.made_at)
-            # The server may still have as this node's what it has forgotten.
+            # On the server, this node may still have the requests that it has just forgotten.
             self._is_applied = False
             self.has_work.set()
         is_sent = (call.working, call.stopping) == (self._working, self.prefetch.is_closing)
@@ -373,8 +373,8 @@ class NodeState:
             except Exception as error:  # the text may be anything
                 self._stats.inc_value("scheduler/unreadable_starts")
                 logger.error(
-                    "An entry of CRAWL_START_KEY is no start request, and becomes a dead letter: "
-                    "%s. scrapy frontier retry %s puts it back",
+                    "An entry of CRAWL_START_KEY is not a start request, and becomes a dead "
+                    "letter: %s. scrapy frontier retry %s puts it back",
                     error,
                     self._settings.name,
                 )
@@ -382,7 +382,7 @@ class NodeState:
             self._idle = Idle.NO
             self.has_work.set()
         else:
-            self._check_at = now + STARTS_POLL_S  # nothing notifies of new ones
+            self._check_at = now + STARTS_POLL_S  # new ones come without a notification
             self._on_no_starts()
 
     def _on_no_starts(self) -> None:
@@ -419,7 +419,7 @@ class NodeState:
                 self._log_wait(reply.at_work, now)
 
     def _log_wait(self, at_work: AtWork | None, now: float) -> None:
-        """Say, once a minute, what this node waits for."""
+        """Log, once a minute, what this node waits for."""
         if now < self._log_wait_at:
             return
         self._log_wait_at = now + LOG_WAIT_S
@@ -434,14 +434,14 @@ class NodeState:
             )
 
     def _on_lease_expired(self, now: float) -> None:
-        """The node may still finish its started requests; other nodes have the rest by now."""
+        """The node may still finish its started requests; other nodes may have taken the rest."""
         self.prefetch.forget_ready()
         silent = now - (self._renewal_at - self.interval_s)
         if self._renewal_at and silent > self._settings.lease:
             logger.warning(
                 "This node was silent for %.0f s, longer than CRAWL_LEASE (%g s), so its "
                 "requests went to other nodes. Requests that it still finishes count, unless "
-                "another node was faster. A callback or a pipeline may have blocked it, or the "
+                "another node was faster. A callback or a pipeline may have stalled it, or the "
                 "server was unreachable",
                 silent,
                 self._settings.lease,
@@ -523,5 +523,5 @@ class NodeState:
 
     @property
     def has_unsent(self) -> bool:
-        """True if the server lacks new or unreadable requests."""
+        """New or unreadable requests still have to be sent."""
         return bool(self.new_requests or self._unreadable)

@@ -1,4 +1,4 @@
-"""The nodes of a shared crawl, and what they have taken, for people."""
+"""The nodes of a shared crawl, and what they have taken, for operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CrawlNode:
     oldest_for: float | None
     """Seconds since it took the oldest of them."""
     oldest: str | None
-    """The URL of that one; its site, if the server has lost the request."""
+    """The URL of the oldest; its site, if the server has lost the request."""
 
 
 def nodes_commands(keys: CrawlKeys) -> list[tuple[Any, ...]]:

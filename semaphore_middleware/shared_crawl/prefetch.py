@@ -34,7 +34,7 @@ from semaphore_middleware.shared_crawl.engine import OpenSlots
 # Numbers of requests.
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
 SITE_BATCH = 8  # taken of one site in one call, at most
-SITE_ENOUGH = SITE_BATCH // 2  # ready of one site: no more of it are taken
+SITE_ENOUGH = SITE_BATCH // 2  # ready of one site, so that no more of it are taken
 MAX_READY = 1000  # in all
 
 # Statuses of responses.
@@ -46,10 +46,10 @@ class Prefetch:
     """A few requests taken ahead, so that the engine need not wait for the server. No I/O.
 
     A request is ready until the engine starts it, and started until the engine has finished with
-    it. Ready requests are kept in a queue of the class in `SCHEDULER_PRIORITY_QUEUE`. That of the
-    add-on skips full sites, and so does Scrapy's own here: a site is full when its slot in the
-    downloader is. No requests of full sites are taken: here they could only wait, on the server any
-    node can take them.
+    it. Ready requests are kept in a queue of the class in `SCHEDULER_PRIORITY_QUEUE`. The
+    add-on's queue skips full sites, and Scrapy's own is made to: a site is full when its slot in
+    the downloader is. No requests of full sites are taken: here they could only wait, but from the
+    server any node can take them.
 
     At most `PREFETCH_TARGET` requests of sites that are not full are ready, plus up to
     `SITE_BATCH + SITE_ENOUGH - 1` requests per site taken before the site was known to be full. In
@@ -67,7 +67,7 @@ class Prefetch:
         self.engine_waits = False
         """The engine asked for a request, and none was ready."""
         self.wants_more = False
-        """Requests are to be taken in the next call."""
+        """The next call asks for requests."""
         # Set if the server had nothing to take: the skipped sites, where it may have more.
         self._empty_except: frozenset[str] | None = None
         self._is_notified = False  # since the last call was made
@@ -96,13 +96,13 @@ class Prefetch:
 
     def add_taken(self, request: Request, taken: RequestInFlight) -> None:
         """Keep a request until the engine asks for it."""
-        site = taken.site  # an error for one that is no text leaves nothing behind
+        site = taken.site  # raises an error for bytes that are no text, before anything is kept
         self._queue.push(request)
         self._ready[request] = taken
         self._ready_of_site[site] += 1
 
     def start_next(self) -> Request | None:
-        """The next request, or None if none is ready but those of full sites."""
+        """The next request, or None if only requests of full sites are ready."""
         request: Request | None = self._queue.pop()
         self.engine_waits = request is None
         if request is not None:
@@ -122,15 +122,15 @@ class Prefetch:
 
         After the spider has begun to close, a request without a response may have been ended by the
         closing alone. It is given up: it stays unfinished, and goes to another node as it is
-        stored, without the additions of middlewares. It is returned to the engine and so comes to
-        the scheduler once more, where `was_given_up` is true of it: it is on the server already.
+        stored, without the additions of middlewares. The engine gets it back and passes it to the
+        scheduler again, which ignores it by `was_given_up`: the server has it already.
         """
         taken = self._started.get(request)
         if self.is_closing and taken is not None and not isinstance(result, Response):
             taken.is_given_up = True
             return request
         if isinstance(result, Failure) and isinstance(result.value, PageIncompleteError):
-            for page in self._started.values():  # any of these may be the one
+            for page in self._started.values():  # any of these may be the incomplete one
                 page.is_given_up |= page.outcome is not Outcome.NOTHING
         elif taken is not None and isinstance(result, Response):
             is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS
@@ -143,7 +143,7 @@ class Prefetch:
         return result
 
     def on_callback(self, request: Request) -> None:
-        """The callback gets the response. So it is a page, also with the status of an error."""
+        """The callback gets the response, so it counts as a page even with an error's status."""
         if request in self._started:
             self._started[request].outcome = Outcome.PAGE
 
@@ -152,7 +152,7 @@ class Prefetch:
         self.is_closing = True
 
     def was_given_up(self, request: Request) -> bool:
-        """True if a request is left to other nodes because the spider closes."""
+        """True if a request is left to other nodes, as the spider closes. The server has it."""
         taken = self._started.get(request)
         return taken is not None and taken.is_given_up
 
@@ -165,7 +165,7 @@ class Prefetch:
         ]
 
     def has_only(self, finished: Sequence[RequestInFlight]) -> bool:
-        """True if no request is ready, and none started but these."""
+        """True if the node has no requests except these."""
         return not self._ready and len(finished) == len(self._started)
 
     def forget(self, finished: Iterable[RequestInFlight]) -> None:
@@ -182,7 +182,7 @@ class Prefetch:
 
     @property
     def has_poison(self) -> bool:
-        """True if a node has failed with one of these requests."""
+        """True if a node has failed with one of these requests: then no other such one is taken."""
         return any(taken.tries for taken in self._taken())
 
     def _taken(self) -> Iterator[RequestInFlight]:
@@ -193,7 +193,7 @@ class Prefetch:
         ready = list(self._ready.values())
         self._ready.clear()
         self._ready_of_site.clear()
-        self._queue = self._new_queue()  # the old one does not let go of those of full sites
+        self._queue = self._new_queue()  # the old one does not return requests of full sites
         return ready
 
     def forget_all(self) -> list[RequestInFlight]:
@@ -211,7 +211,7 @@ class Prefetch:
         return skipped is None or not all(map(self.is_skipped, skipped))
 
     def on_notified(self) -> bool:
-        """The server may have requests now. True if it had none, and is to be asked."""
+        """The server may have requests now. Returns True if it had none, and must be asked."""
         had_none = self._empty_except is not None
         self.wants_more |= had_none
         self._empty_except = None
@@ -256,7 +256,7 @@ class Prefetch:
             self._empty_except = demand.skipped_sites if is_empty else None
 
     def is_skipped(self, site: str) -> bool:
-        """True if no more requests of this site are to be taken now."""
+        """True if no more requests of this site should be taken now."""
         return self._ready_of_site[site] >= SITE_ENOUGH or self._is_full(site)
 
     def _startable(self) -> int:

@@ -9,8 +9,8 @@ a crash a page may be fetched twice.
 While the server is unavailable, a node keeps the requests of its callbacks, and finishes nothing
 until they are queued. If the server has lost its data, fingerprints and queues are gone: each node
 queues its unfinished requests again, and the start URLs. So the crawl starts over, fetches its
-pages again, and counts `max_pages` from 0. Where the embedded server has lost them, all nodes end,
-with an error.
+pages again, and counts `CRAWL_MAX_PAGES` from 0. If the embedded server has lost its data, all
+nodes end with an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Scheduler(BaseScheduler):
     """One node's scheduler for a shared crawl. Set it with `SCHEDULER`.
 
     Its settings are `CRAWL` and `CRAWL_*` (docs/settings.md). As in Scrapy's own scheduler,
-    `SCHEDULER_MEMORY_QUEUE` decides whether the last request of a site comes first. A node stopped
+    `SCHEDULER_MEMORY_QUEUE` decides whether the newest request of a site is first. A node stopped
     before the end of the crawl exits with status 1, so that its supervisor starts it again. A node
     started after the end exits at once, with status 0.
     """
@@ -76,13 +76,13 @@ class Scheduler(BaseScheduler):
         self.failed = False
         self.is_mismatch = False  # this node cannot take part, and ends
         self.lacks_starts = False  # the spider's `start` has raised an error
-        self.is_idle = False  # until it is known whether the server is to be asked
+        self.is_idle = False  # `spider_idle` was sent; a receiver may keep the spider open
         self.restart: asyncio.Task[None] | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Called by Scrapy. A wrong setting ends the crawl with one line in the log. `scrapy fetch`
-        and its like share no requests, so they get Scrapy's own scheduler.
+        """Called by Scrapy. A wrong setting ends the crawl with one line in the log. Commands such
+        as `scrapy fetch` share no requests, so they get Scrapy's own scheduler.
         """
         if belongs_to_a_command(crawler):
             return cast("Self", build_from_crawler(ScrapyScheduler, crawler))
@@ -154,13 +154,11 @@ class Scheduler(BaseScheduler):
             self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
 
     async def _starts(self, run: bytes, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The spider's start requests in a run, throttled. After an error in them some may be
-        missing.
-        """
+        """The spider's start requests in a run, throttled. Some are missing if `start` fails."""
         try:
             async for item in self.state.new_requests.throttled(start):
                 if self.client.run != run and not self.state.is_fed:
-                    return  # they are made once more, from the first one on
+                    return  # a new run has begun, where all are made again
                 yield item
         except Exception as error:
             if not (START_MAY_CLOSE and isinstance(error, CloseSpider)):
@@ -178,23 +176,23 @@ class Scheduler(BaseScheduler):
 
     def _exit(self) -> None:
         """Let the process exit with status 1 if the crawl has not ended, as far as this node knows,
-        or anything of it is missing: the node is to be started again, or looked at.
+        or lacks requests: then somebody should restart the node or read its log.
         """
         end = self.state.end
         if self.failed or end.has_failed or not end.has_come:
             self.engine.end_with_failure()
         if not end.has_come and self.settings.url == embedded.find():
             logger.warning(
-                "The embedded server forgets the crawl %r when its last node has ended. To go on "
-                "with a crawl later, set REDIS_URL to a server of your own",
+                "The embedded server forgets the crawl %r when its last node has ended. To "
+                "continue a crawl later, set REDIS_URL to a server of your own",
                 self.settings.name,
             )
 
     # Called by the engine -----------------------------------------------------------------------
 
     def enqueue_request(self, request: Request) -> bool:
-        """Queue a request. True even for a duplicate: only the server knows, and the engine does
-        not wait for it. A request that cannot be stored is an error in the spider's log.
+        """Queue a request. Returns True even for a duplicate: only the server can detect it, and
+        the engine does not wait. A request that cannot be stored is an error in the spider's log.
         """
         if self.state.end.has_come:
             self.state.end.drop(request)
@@ -220,16 +218,16 @@ class Scheduler(BaseScheduler):
         return request
 
     def has_pending_requests(self) -> bool:
-        """False if the spider may count as idle. The engine asks again after `spider_idle`, unless
-        another receiver keeps the spider open. Then the server is asked whether the crawl is done.
-        If so, the crawl ends: therefore a node without all its start requests closes instead.
+        """False if the spider may be idle. The engine calls this again after `spider_idle`, unless
+        another receiver keeps the spider open. At that call the node asks the server whether the
+        crawl is done, which may end it. So a node whose `start` has failed closes instead.
         """
         was_idle = self.is_idle
         self.is_idle = False
         if was_idle and self.lacks_starts and not self.state.end.has_come:
             logger.error(
                 "start() has failed, so the crawl %r may lack start requests: this node ends, "
-                "the crawl does not. The next node makes them again",
+                "the crawl goes on. The next node makes them again",
                 self.settings.name,
             )
         elif was_idle and not self.state.end.has_come:
@@ -237,7 +235,7 @@ class Scheduler(BaseScheduler):
             return True
         if self.state.end.has_come:
             return False
-        # While the server is away nobody knows what there is: the spider must not count as idle.
+        # The spider must not be idle while the server is unreachable: it may have requests.
         return self.state.has_pending or self.session.is_away or self.restart is not None
 
     def _spider_idle(self) -> None:
@@ -248,15 +246,15 @@ class Scheduler(BaseScheduler):
         if not self.is_idle:
             return
         self.is_idle = False
-        if self.state.end.has_come:  # by an operator: no request can come any more
+        if self.state.end.has_come:  # ended by an operator: no more requests will come
             self.engine.close_soon("finished")
         else:
             self.state.on_held_open()
 
-    # A node that does not fit -------------------------------------------------------------------
+    # A node that cannot take part ---------------------------------------------------------------
 
     def _on_mismatch(self, error: Exception) -> None:
-        """End this node: it could not read other requests either."""
+        """End this node, as it would fail with other requests, too."""
         if not self.is_mismatch:
             self._log_mismatch(error)
             self.engine.close_soon("unreadable_request")
@@ -275,14 +273,14 @@ class Scheduler(BaseScheduler):
         elif isinstance(error, OtherBudgetsError):
             log_error(
                 "The nodes of the crawl %r have other budgets: %s. Set the same on all nodes; or "
-                "start this one when those have left, and the crawl goes on with its budgets",
+                "start this node when those have left, and the crawl goes on with this node's",
                 self.settings.name,
                 differences(self.settings.budgets, error.budgets),
             )
         elif isinstance(error, WrongTypeError):
             log_error(
                 "CRAWL_START_KEY = %r: allowed is the name of a list, a set, a sorted set or a "
-                "stream; this is of the type %s",
+                "stream; the type of this key is %s",
                 self.settings.start_key,
                 error,
             )
@@ -295,10 +293,10 @@ class Scheduler(BaseScheduler):
 
     def _start_over(self) -> None:
         if self.restart is not None:
-            self.restart.cancel()  # what it has queued is lost again
+            self.restart.cancel()  # the requests that it has queued are lost, too
         self.state.codec.begin_anew()
         if self.state.is_fed and self.engine.reads_start:
-            return  # it goes on
+            return  # the feed goes on
         self.restart = asyncio.create_task(self._enqueue_start_requests())
 
     async def _enqueue_start_requests(self) -> None:

@@ -18,7 +18,7 @@ class CrawlsSection:
     label = "crawl"
     gauges: Mapping[str, str] = {
         "nodes": "Nodes that take part in a shared crawl.",
-        "queued": "Requests of a shared crawl that are to be taken.",
+        "queued": "Requests in the queues of a shared crawl.",
         "in_flight": "Requests of a shared crawl that nodes have taken and not finished.",
         "failed": "Requests of a shared crawl that have brought no page.",
         "dead_letters": "Requests that no node of a shared crawl could fetch or read.",

@@ -20,7 +20,7 @@ from itemadapter import ItemAdapter
 from semaphore_middleware.model.validation import shown
 
 Fields = dict[str, Any]
-"""Some of a request's, as `Request.to_dict` gives them."""
+"""Fields of a request, as `Request.to_dict` returns them."""
 TAG = "="
 """The key for the name of the type or class, in a JSON object for a value of another type."""
 VALUE = "v"
@@ -55,7 +55,7 @@ TYPES: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     dict: (lambda value: list(map(list, value.items())), dict),
     OrderedDict: (lambda value: list(map(list, value.items())), OrderedDict),
 }
-"""By type: what JSON has for a value, and the value from that."""
+"""By type: functions that convert a value to JSON, and back."""
 PAGE_METHOD = "scrapy_playwright.page", "PageMethod"
 
 
@@ -74,7 +74,7 @@ BY_NAME: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _zone(value: datetime | time) -> tzinfo | None:
-    """Its zone, or of an unknown class the offset at that time."""
+    """The time's zone; instead of one of an unknown class, its offset at that time."""
     zone = value.tzinfo
     if zone is None or type(zone) in TYPES:
         return zone
@@ -92,14 +92,14 @@ class Serializer:
     """Writes a request's fields as JSON. The values in `meta` and `cb_kwargs` come back unchanged.
 
     JSON may name item classes of these `packages` only: whoever can write to the server must not
-    choose any class of any package.
+    be able to choose other classes.
     """
 
     def __init__(self, packages: Collection[str]) -> None:
         self._packages = frozenset(packages)
 
     def dumps(self, fields: Fields) -> bytes:
-        """Raises `TypeError` for a value that JSON would change, with its key."""
+        """The JSON. Raises `TypeError`, with the key, for a value that JSON would change."""
         try:
             return json.dumps(self._plain(fields), separators=(",", ":")).encode()
         except Exception:
@@ -135,7 +135,7 @@ class Serializer:
                     raise TypeError(f"{where} = {shown(part)}: {reason}") from None
 
     def loads(self, data: bytes) -> Fields:
-        """The fields. Raises any error for data not written here."""
+        """The fields. Raises any error for data that `dumps` did not write."""
         plain: Fields = json.loads(data)
         special: Fields = {}
         if "headers" in plain:
@@ -181,7 +181,7 @@ class Serializer:
         return _made(self._class_of(name), inner)
 
     def _page_method_to_json(self, method: Any) -> Any:
-        """Without its result: the page is to be fetched."""
+        """Without its result, as the page has still to be fetched."""
         if not isinstance(method.method, str):
             raise TypeError(f"{method!r} calls a function, and JSON can hold names of methods only")
         return {

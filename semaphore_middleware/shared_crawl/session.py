@@ -40,7 +40,7 @@ from semaphore_middleware.shared_crawl.node_state import (
 logger = logging.getLogger(__name__)
 
 LONGEST_STOP_S = 3 * CALL_TIMEOUT_S
-LEAVE_UNHEARD_S = 0.5  # at most, of a crawl that this node may have joined
+LEAVE_UNCONFIRMED_S = 0.5  # at most, if it is unknown whether this node has joined
 STARTS_PER_CALL = 100  # taken from the users' key
 
 
@@ -71,13 +71,13 @@ class CrawlSession:
             [client.channel],
             state.interval_s,
             lambda _: state.check_again(),
-            "new requests of other nodes are learned of within 5 s",
+            "other nodes' new requests are found within 5 s",
         )
         self._identity: dict[str, str] = {}
-        self._may_be_joined = False  # a call was made that may have done it
+        self._may_be_joined = False  # the reply to a call that joins may be lost
         self._joined_at = 0.0
         self._incarnation = ""  # of the server, at its last check
-        self._check_at = 0.0  # the next one
+        self._check_at = 0.0  # time of the next check
         self._is_leaving = False
         self._task: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(
@@ -91,7 +91,7 @@ class CrawlSession:
 
     @property
     def is_away(self) -> bool:
-        """True if the server cannot be reached."""
+        """The server cannot be reached now, so the spider must not count as idle."""
         return self._client.link.problem is not None
 
     # Joining and leaving ------------------------------------------------------------------------
@@ -138,8 +138,8 @@ class CrawlSession:
             )
         if joined.forgotten:
             logger.warning(
-                "A new run of the crawl %r begins, and forgets the requests of the last one that "
-                "became dead letters or have failed: %d",
+                "A new run of the crawl %r begins, and deletes the last one's dead letters and "
+                "failed requests: %d",
                 settings.name,
                 joined.forgotten,
             )
@@ -167,8 +167,8 @@ class CrawlSession:
                 longest = LONGEST_STOP_S - CALL_TIMEOUT_S
                 effect = f"other nodes get this node's requests in {lease}, when its lease expires"
             else:
-                longest = LEAVE_UNHEARD_S
-                effect = f"if this node has joined, others may wait for it for {lease}, its lease"
+                longest = LEAVE_UNCONFIRMED_S
+                effect = f"if this node has joined, others may wait {lease} for its lease to expire"
             try:
                 async with asyncio.timeout(longest):
                     await self._client.link.insist(self._leave, (ServerRefusedError,))
@@ -181,8 +181,8 @@ class CrawlSession:
         if self._task is not None:
             with suppress(RunOverError):
                 await self._send_rest()
-        # If the server refuses new requests, those that led to them are not finished: another node
-        # does them.
+        # If the server refuses new requests, the requests that led to them stay unfinished: another
+        # node repeats them.
         finished = [] if self._state.new_requests else self._state.finished()
         if finished:
             self._feeds.flush()
@@ -213,7 +213,7 @@ class CrawlSession:
             if not await link.attempt(self._send):
                 state.has_work.set()
             elif was_away:
-                self._engine.wake()  # what it reported last is lost, such as that it is idle
+                self._engine.wake()  # its last reports may be lost, as that it is idle
 
     async def _send(self) -> None:
         await self._check_if_due()
@@ -266,7 +266,7 @@ class CrawlSession:
             self._state.on_timeout(call)
             raise
         except ServerUnreachableError as error:
-            if call.new and is_full(error):  # all that a full server does for this node
+            if call.new and is_full(error):  # a full server still renews leases
                 renewed = await self._client.sync(working=call.working, stopping=call.stopping)
                 self._state.on_renewed(call, renewed)
             raise
@@ -276,8 +276,8 @@ class CrawlSession:
         return self._state.works and await self._client.keep(await connect())
 
     async def _check_if_due(self) -> None:
-        """Check whether the server has changed: now and then, and before the first call over a new
-        connection. A new one is sent again what it may lack.
+        """Check regularly, and before the first call over a new connection, whether another server
+        has taken over. If so, send it again what it may lack.
         """
         link = self._client.link
         is_due = _now() >= self._check_at
@@ -292,8 +292,8 @@ class CrawlSession:
             self._state.on_promoted_server()
             await self._subscription.renew()
         elif is_due and not self.is_away:
-            # While the server refuses calls, the last requests to be queued are kept: those that
-            # led to them are not finished.
+            # While the server refuses calls, recently queued requests are kept, as the requests
+            # that led to them are unfinished.
             self._state.new_requests.on_same_server()
 
     def _on_server(self) -> None:
@@ -312,11 +312,13 @@ class CrawlSession:
         try:
             await self._join_anew(now)
         except CrawlEndedError as error:
-            logger.warning("The crawl's server had lost its data: others have started over")
+            logger.warning(
+                "The crawl's server had lost its data: other nodes have started over, and ended"
+            )
             self._state.end.log_missing(error.missing)
             self._state.end_crawl()
             return
-        except (OtherCrawlError, OtherBudgetsError) as error:  # they were quicker
+        except (OtherCrawlError, OtherBudgetsError) as error:  # others were quicker
             self._on_mismatch(error)
             self._state.end_crawl()
             return

@@ -90,7 +90,7 @@ class CrawlSettings:
     url_from: str = "the server's URL"
     """Where `url` was set, for errors."""
     last_first: tuple[bool, bool] = False, False
-    """Whether the last of a site's requests is taken first, and the last of its start requests."""
+    """Whether a site's newest request is taken first, and its newest start request."""
     lease: float = 15.0
     max_pages: int = 0
     max_pages_per_site: int = 0
@@ -113,8 +113,8 @@ class CrawlSettings:
         url, url_from = server_of(settings)
         if url is None:
             raise SettingsError(
-                "REDIS_URL is not set, nor is SEMAPHORE_REDIS_URL: the nodes of a crawl share a "
-                "Redis server; allowed is its address, like redis://host:6379/0"
+                "REDIS_URL is not set (or SEMAPHORE_REDIS_URL): the nodes of a crawl share a Redis "
+                "server; allowed is its address, like redis://host:6379/0"
             )
         return cls(
             url,
@@ -129,7 +129,7 @@ class CrawlSettings:
         )
 
     def server(self, call_timeout: float, prefix: str) -> Server:
-        """The server, for calls of at most so many seconds to keys with this prefix."""
+        """The server, for calls of at most `call_timeout` seconds to keys with this prefix."""
         from semaphore_middleware.link.location import Server
 
         return Server(
@@ -143,7 +143,7 @@ class CrawlSettings:
 
     @property
     def run_name(self) -> str:
-        """The run that is to be joined or begun; empty for any."""
+        """The name of the run to join or begin; empty for any."""
         return self.run if self.run != "new" else ""
 
     @property
@@ -177,7 +177,7 @@ def node_name(settings: Mapping[str, Any], spider: str) -> str:
 
 
 def misspelt(names: Iterable[str]) -> Iterator[str]:
-    """A line for each name close to ours. Other names in `CRAWL_` may be the project's own."""
+    """A warning for each name close to a setting's. Others in `CRAWL_` may be the project's own."""
     for name in names:
         is_known = name in CHECKS or not name.startswith("CRAWL_")
         meant = {"CRAWL_NAME": "CRAWL"}

@@ -19,10 +19,10 @@ FEED_AFTER_S = 1.0
 class SpiderStart:
     """What the spider's `start` yields. Times are the event loop's.
 
-    Of a list, each node makes all requests, so each is queued once a run. What a feed yields, such
-    as a reader of a queue, no other node makes. `start` is a feed once it has waited for
-    `FEED_AFTER_S` while its node had nothing to do: a list has no reason to. `once` is the user's
-    word: True for a list, False for a feed, None if it is unknown.
+    Each node makes all requests of a list, so each is queued once a run. A feed, such as a reader
+    of a queue, yields requests that no other node makes. `start` counts as a feed once it has
+    waited for `FEED_AFTER_S` while its node had nothing to do: a list has no reason to wait. `once`
+    is the user's setting: True for a list, False for a feed, None if it is unknown.
     """
 
     def __init__(self, once: bool | None) -> None:
@@ -35,12 +35,12 @@ class SpiderStart:
         self._has_warned = False
 
     async def watched(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The same, watched."""
+        """Pass on what `start` yields, and note how long each item takes."""
         loop = asyncio.get_running_loop()
         self._waits_since = loop.time()
         try:
             async for item in start:
-                self._look(loop.time())
+                self._notice_feed(loop.time())
                 self._waits_since = math.inf
                 if isinstance(item, Request):
                     self._requests.add(item)
@@ -51,7 +51,7 @@ class SpiderStart:
 
     @property
     def is_feed(self) -> bool:
-        """True if no other node makes what it yields."""
+        """True if other nodes do not make what `start` yields."""
         return self._is_feed or self._once is False
 
     def is_start(self, request: Request) -> bool:
@@ -59,7 +59,7 @@ class SpiderStart:
         return request in self._requests
 
     def is_listed(self, request: Request) -> bool:
-        """True if each node makes this request, so that it is to be queued once a run."""
+        """True if each node makes this request, so that it must be queued only once a run."""
         is_fed = self._is_feed and request.dont_filter
         return self._once is not False and self.is_start(request) and not is_fed
 
@@ -68,7 +68,7 @@ class SpiderStart:
     def on_idle(self, now: float) -> None:
         """The node has nothing to do."""
         self._idle_since = min(self._idle_since, now)
-        self._look(now)
+        self._notice_feed(now)
 
     def on_busy(self) -> None:
         """The node has requests."""
@@ -81,7 +81,7 @@ class SpiderStart:
             if is_repeated or self._is_feed:
                 self._warn()
 
-    def _look(self, now: float) -> None:
+    def _notice_feed(self, now: float) -> None:
         waited = now - max(self._waits_since, self._idle_since)
         if self._once is not None or self._is_feed or waited < FEED_AFTER_S:
             return
@@ -100,7 +100,8 @@ class SpiderStart:
         self._has_warned = True
         logger.warning(
             "%s of start() is dropped: this run had it already, from this node or another one. If "
-            "start() reads a queue, set CRAWL_START_ONCE = False, and all that it yields with "
-            "dont_filter=True is fetched; if each node makes the same start requests, True",
+            "start() reads a queue, set CRAWL_START_ONCE = False: then all that it yields with "
+            "dont_filter=True is fetched. If each node makes the same start requests, set it to "
+            "True",
             self._dropped,
         )

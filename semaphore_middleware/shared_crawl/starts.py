@@ -36,7 +36,7 @@ def stripped(line: str) -> str:
 def request_of(text: str, spider: object, of_key: bool = False) -> tuple[Request, dict[str, str]]:
     """The request in a line, and the names of its `METHODS`. `spider`, an object or a class, must
     have these methods. In a line `of_key`, as in scrapy-redis, further fields are those of a form,
-    and nothing is filtered unless the line says so.
+    and `dont_filter` is true by default.
 
     Raises `ValueError`, with a message for the user.
     """

@@ -13,11 +13,11 @@ NO_STATS: Mapping[str, int] = {}
 MOST = 10**15
 """The largest count: the server's integers have 64 bits."""
 MOST_STATS = 1000
-"""Of a node: a call with more would hold up the server's other clients."""
+"""The most of one node: a call with more would hold up the server's other clients."""
 
 
 def _is_count(name: object, value: object) -> bool:
-    """True for a number to be summed up; a stat of such a name may be the project's own."""
+    """True for a number that can be summed; a project's own stat may have such a name, too."""
     is_summed = isinstance(name, str) and name.startswith(PREFIXES)
     return is_summed and type(value) is int and abs(value) < MOST
 
@@ -37,7 +37,7 @@ class SummedStats:
         return dict(dict(islice(counts, MOST_STATS)).items() - self._sent.items())
 
     def due(self, now: float) -> Mapping[str, int]:
-        """The changed numbers if the interval is over, else none."""
+        """The changed numbers if the interval is over, otherwise none."""
         return self.changed() if now >= self._due_at else NO_STATS
 
     def on_sent(self, sent_at: float, numbers: Mapping[str, int]) -> None:

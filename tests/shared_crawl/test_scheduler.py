@@ -583,7 +583,7 @@ async def test_what_becomes_of_a_stopped_run_is_said(client: Redis, caplog: Logg
         assert node.closes("shutdown")
         client.hset(node.key("failed"), "place", "data")
     async with joined(client, CRAWL_RUN="tuesday"):
-        assert "dead letters or have failed: 1" in caplog.text
+        assert "dead letters and failed requests: 1" in caplog.text
     async with joined(client, CRAWL_RUN="monday") as late:
         assert "The crawl 'books' has ended its run 'monday', so there is nothing" in caplog.text
         assert not late.closes("finished")
@@ -847,7 +847,7 @@ async def test_a_key_of_another_type_ends_the_node_in_one_line(
         await eventually(lambda: node.scheduler.failed)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "CRAWL_START_KEY = 'starts'" in line
-    assert line.endswith("of the type string")
+    assert line.endswith("type of this key is string")
 
 
 @in_simulated_time
@@ -1056,7 +1056,7 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert record.name == "books"
         assert record.getMessage().startswith("<GET http://a/> cannot be stored, and is dropped: ")
-        assert record.getMessage().endswith("allowed as callback and errback is a method of it")
+        assert record.getMessage().endswith("callback and errback are the spider's methods")
         within_itself: list[Any] = []
         within_itself.append(within_itself)
         request = Request("http://a/", meta={"value": within_itself})

@@ -1,9 +1,9 @@
--- Ends the crawl for all nodes: when the queues are empty, or at once, or at once and without a trace. While
--- nodes are there, the end is remembered for an hour: otherwise they would begin the crawl again.
+-- Ends the crawl for all nodes: when the queues are empty, or at once, or at once without a trace. Then if
+-- nodes take part, the end is kept for an hour: otherwise they would begin the crawl again.
 -- KEYS: see shared/common.lua.
 -- ARGV: "later", "now" or "forget".
--- Reply: "now" if it has ended, "later", or "none" if no run is under way, or there is nothing to forget; or
--- "version" with that of the run, if it is another one and not to be forgotten.
+-- Reply: "now" if it has ended; "later"; "none" if no run is under way, or there is nothing to forget; or
+-- "version" with the run's version, if it differs and the run should not be forgotten.
 
 @include(shared/common)
 
@@ -11,8 +11,8 @@ local how = next_argument()
 if not run_id or (ended and how ~= 'forget') then return { 'none' } end
 if how ~= 'forget' and is_of_other_version() then return { 'version', version_of_run or '' } end
 if how == 'forget' then
-  -- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py.
-  -- Those that are stopping are in `working` only.
+  -- The crawl's clock stops while no node calls: the wall clock gives the time since then, as in counts.py.
+  -- Nodes that are stopping are in `working` only.
   for _, key in ipairs({ nodes, working }) do
     redis.call('ZREMRANGEBYSCORE', key, '-inf', clock + math.max(0, WALL - wall))
   end

@@ -1,14 +1,15 @@
--- Stops the node's work, for lack of requests. If no node works and no unfinished request is left, the crawl
--- ends, or if all that is left is over the budgets.
+-- Stops the node's work, for lack of requests. If no node works and no unfinished request is left, or only
+-- requests over the budgets, the crawl ends.
 -- KEYS: see shared/common.lua.
--- ARGV: the finished requests, see `finish_all`; for how long the crawl is to wait for further requests,
--- unless an operator ends it (ms). If the node has taken other requests, their reply was lost: they go back
--- to the queues.
--- Reply: "more" if there are requests to take, "starts" if there are only reservations, "wait" if other nodes
--- work or the crawl waits, else "done", or "undone" if the crawl has no page, or lost requests; for "wait",
--- the time after which to ask again (ms), at the end of the first lease; the data of each new dead letter; 1
--- if the node had no lease; how many requests are queued again; for "done" and "undone", what is `missing`;
--- for "wait", if other nodes work: how many, one of them, and how many requests it has taken.
+-- ARGV: the finished requests, see `finish_all`; how long the crawl waits for further requests unless an
+-- operator ends it (ms). If the node has taken other requests, the reply with them was lost: they go back to
+-- the queues.
+-- Reply: "more" if there are requests to take; "starts" if there are only reservations; "wait" if other nodes
+-- work or the crawl waits; otherwise "done", or "undone" if the crawl has no page or lost requests. Then for
+-- "wait", the time after which to ask again (ms), at the end of the first lease; the data of each new dead
+-- letter; 1 if the node had no lease; how many requests are queued again; for "done" and "undone", the
+-- numbers of `missing`; for "wait", if other nodes work: how many, one of them, and how many requests it has
+-- taken.
 
 @include(shared/common)
 @include(shared/joined)
@@ -17,8 +18,8 @@ local CHECKED_AT_ONCE = 500 -- requests, or sites
 
 local queued_again = 0
 
--- Keys may be evicted, or deleted. Then unfinished requests are in no queue, or their sites are in no order.
--- Both are looked for only while no node works, when none is taken; some in each call.
+-- Keys may be evicted or deleted: then unfinished requests are in no queue, or their sites not in the order.
+-- Each call looks for some of them, but only while no node works, as no request is taken then.
 
 -- A node with taken requests has a lease, unless it was lost.
 local function renew_lost_lease()
@@ -29,8 +30,8 @@ local function renew_lost_lease()
   end
 end
 
--- True if one may be taken now, or there may be more to look at. As none is taken, no budget is used by what
--- is.
+-- True if a poison request may be taken now, or there may be more to check. As no request is taken, none uses
+-- a budget.
 local function check_poison()
   for _, place in ipairs(redis.call('ZRANGE', suspects, 0, POISON_CHECKED - 1)) do
     forget_in_flight(site_of(place))
@@ -56,7 +57,7 @@ local function queue_again()
   return true
 end
 
--- True if sites may be in the order, or there may be more to look at. What is over the budgets is looked at
+-- True if sites may be in the order, or there may be more to check. Requests over the budgets are checked
 -- once.
 local function put_sites_back()
   local queued = redis.call('ZCARD', queue)
@@ -89,7 +90,8 @@ local had_no_lease = stop_working(node, put_back) and 0 or 1
 stop_dead_nodes()
 offer_requests(false)
 
--- The rest of the wait for further requests. It begins when no node has any, and is over when one takes some.
+-- The rest of the wait for further requests. The wait begins when no node has any, and ends when a node takes
+-- some.
 local function wait_left_ms()
   if most_wait == 0 or pages_left() <= 0 or redis.call('HEXISTS', run, 'ending') == 1 then return 0 end
   local idle_since = redis.call('HGET', run, 'idle_since')
@@ -97,8 +99,8 @@ local function wait_left_ms()
   return most_wait - (now - (idle_since or now))
 end
 
--- One that has taken requests, if any has.
-local function who_works()
+-- How many nodes work, one of them, and how many requests it has taken: a node with some, if there is one.
+local function nodes_at_work()
   local member = redis.call('ZRANGE', taken, 0, 0)[1]
   local name = member and read_in_flight(member) or redis.call('ZRANGE', working, 0, 0)[1]
   return redis.call('ZCARD', working), name, redis.call('ZLEXCOUNT', taken, bounds_of(name))
@@ -113,7 +115,7 @@ renew_lost_lease()
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
   wait_for_requests()
-  return answer('wait', math.ceil(first_lease_end - now), who_works())
+  return answer('wait', math.ceil(first_lease_end - now), nodes_at_work())
 elseif redis.call('EXISTS', claims) == 1 then
   return answer('starts', 0)
 elseif pages_left() > 0 and (check_poison() or queue_again() or put_sites_back()) then

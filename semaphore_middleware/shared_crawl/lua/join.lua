@@ -1,24 +1,24 @@
 -- Joins the crawl's run, or begins one. The node works from now on.
--- KEYS: see shared/common.lua; then, but in a cluster, the index of all crawls, see `Crawls`.
--- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing
--- from a caller that takes no requests; 1 if the run is to begin though the last one has ended, or the id of
--- that one; the name of the run, or nothing for any; the node's budgets, see shared/common.lua.
+-- KEYS: see shared/common.lua; then, except in a cluster, the index of all crawls, see `Crawls`.
+-- ARGV: the id of a new run; the identity of its nodes (JSON), or nothing from a caller that takes no
+-- requests; to begin a run after the end of the last one: 1, or the id of the last one; the name of the run,
+-- or nothing for any; the node's budgets, see shared/common.lua.
 -- Reply: the id of the run; the number of unfinished requests; the nodes' identity; the id of the run before;
 -- the salt of shortened fingerprints; 1 if the run goes on after all its nodes had left it; how many requests
--- an unfinished run before it leaves; how many dead letters and failed requests this call has forgotten. Or
--- "ended" with the time since then (ms), the run's id, its nodes' identity, and what is `missing`; "failed"
--- with the nodes' identity if the last run has no page, and has requests to be tried again; "other" with the
--- nodes' identity if the caller's is not the same; "budgets" with those of the run if the caller's are not
--- the same, and other nodes take part; "run" with the name of another run that nodes take part in; or
--- "version" with that of a run under way. Then nothing is changed but the clock. Or "again": the call should
--- be repeated, as there is much to do.
+-- an unfinished run before it leaves; how many dead letters and failed requests this call has deleted. Or
+-- "ended" with the time since the end (ms), the run's id, its nodes' identity, and the numbers of `missing`;
+-- "failed" with the nodes' identity if the last run has no page, but requests that can be retried; "other"
+-- with the nodes' identity if the caller's differs; "budgets" with the run's if the caller's differ and other
+-- nodes take part; "run" with the name of another run that nodes take part in; or "version" with the version
+-- of a run under way. Then only the clock is changed. Or "again": the call should be repeated, as there is
+-- much to do.
 
 @include(shared/common)
 
 local SUMMED_AT_ONCE = 500 -- numbers of nodes
 
--- Adds up the numbers of nodes that have gone, some in each call. None of them has called for an hour, so it
--- sends them no more.
+-- Adds up the stats of nodes that have gone, some in each call. These nodes have not called for an hour, so
+-- they will send no more.
 local function sum_stats()
   local cursor = redis.call('HGET', run, 'stats_cursor') or 0
   local next_cursor, found = unpack(redis.call('HSCAN', stats, cursor, 'COUNT', SUMMED_AT_ONCE))
@@ -44,8 +44,8 @@ local of_run, name_of_run, last_names = unpack(redis.call('HMGET', run, 'identit
 local MOST_NAMES = 100
 local is_another = run_id and name ~= '' and name ~= (name_of_run or '')
 
--- The crawl's clock stands still while no node calls: the wall clock tells the time since, as in counts.py;
--- if it was set back, from now on. Those that are stopping are in `working` only.
+-- The crawl's clock stops while no node calls: the wall clock gives the time since then, as in counts.py; or,
+-- if it was set back, from now on. Nodes that are stopping are in `working` only.
 local function has_living_nodes()
   if WALL < tonumber(wall) then
     write_clock()
@@ -58,7 +58,7 @@ local function has_living_nodes()
   return false
 end
 
--- Each name of `names` has a zero byte behind it, and the first one also before it.
+-- In `names` a zero byte follows each name, and one precedes the first.
 local function has_had(run_name)
   return string.find(last_names or '', '\0' .. run_name .. '\0', 1, true)
 end
@@ -71,15 +71,15 @@ local function add_name(run_name)
   redis.call('HSET', run, 'names', names)
 end
 
--- Without a budget for sites, their pages are not counted, nor their taken requests: so none may be taken
--- now. What was over the budgets is looked at again.
+-- Call it only while no request is taken: without a budget for sites, neither their pages nor their taken
+-- requests were counted. Requests over the old budgets are checked again.
 local function change_budgets()
   redis.call('HSET', run, 'most_pages', node_pages, 'most_of_site', node_of_site)
   redis.call('HDEL', run, 'checked', 'check_from')
 end
 
--- With `run` are lost the clock of the leases and the budgets of what is taken: all of it goes back, and its
--- nodes begin anew. True if none is left.
+-- The key `run` is lost, with the leases' clock and the budgets: all taken requests go back, and their nodes
+-- begin anew. Returns true if no taken request is left.
 local function stop_lost_nodes()
   for _, member in ipairs(redis.call('ZRANGE', taken, 0, GIVEN_BACK_AT_ONCE - 1)) do
     redis.call('ZREM', taken, member)
@@ -92,8 +92,8 @@ local function stop_lost_nodes()
   return true
 end
 
--- A run without a page, or with lost requests, is not done: the next node begins it anew; or it goes on with
--- what has failed, as users may have fed it.
+-- A run without a page, or with lost requests, is not done: the next node starts it over; or goes on with the
+-- failed requests, as users may have added them.
 local is_undone = redis.call('HGET', run, 'undone') == run_id
 local dead_letters_now, failed_now, _, lost = missing()
 if not ended and is_of_other_version() then
@@ -117,7 +117,7 @@ local has_nodes = run_id and not ended and has_living_nodes()
 if of_run and has_other_budgets and has_nodes then
   return { 'budgets', most_pages, most_of_site }
 end
-write_clock() -- first of all writes: a full server refuses it, and so the rest
+write_clock() -- before all other writes: a full server refuses this one, and then nothing is written
 if not run_id and not stop_lost_nodes() then return { 'again' } end
 local goes_on = run_id and not (ended or is_another)
 if goes_on and has_other_budgets and not stop_some(redis.call('ZRANGE', working, 0, -1)) then

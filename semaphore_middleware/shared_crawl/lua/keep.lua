@@ -1,7 +1,7 @@
 -- Renews the lease of a node whose event loop is stalled: it takes no requests, and acknowledges none.
 -- KEYS: see shared/common.lua.
 -- ARGV: see there.
--- Reply: 1 if the node works. Else nothing is changed.
+-- Reply: 1 if the node works; otherwise 0, and nothing is changed.
 
 @include(shared/common)
 

@@ -1,8 +1,8 @@
--- Leaves the crawl. The node's unfinished requests go back to the queues. So it does if the reply to the call
--- that joined this run was lost: then it works, and does not know the run.
+-- Leaves the crawl. The node's unfinished requests go back to the queues. A node can also leave if the reply
+-- to the call that joined this run was lost: it works, but does not know the run.
 -- KEYS: see shared/common.lua.
--- ARGV: the node's numbers, see `write_stats`, even if the run is over, unless it was dropped; the finished
--- requests, see `finish_all`; both of the run that it knows.
+-- ARGV: the node's stats, see `write_stats`, which count even if the run is over, unless it was dropped; the
+-- finished requests, see `finish_all`; both of the run that the node knows.
 -- Reply: nothing.
 
 @include(shared/common)

@@ -1,10 +1,10 @@
--- Puts some of the failed requests, or of the dead letters, back into the queues. What was no start request
--- becomes a reservation again: its name has no zero byte, unlike a place. If the crawl has ended, the next
--- node goes on with it.
+-- Puts some of the failed requests, or of the dead letters, back into the queues. A text that was not a start
+-- request becomes a reservation again: its name has no zero byte, unlike a place. If the crawl has ended, the
+-- next node goes on with it.
 -- KEYS: see shared/common.lua.
--- ARGV: "aside" or "failed"; where to go on, 0 at first; about how many at once.
--- Reply: how many were put back; where to go on, 0 at the end. Or "version" with that of the last run, if it
--- is another one. Then nothing is changed.
+-- ARGV: "aside" or "failed"; a cursor, 0 at first; about how many at once.
+-- Reply: how many were put back; the next cursor, 0 at the end. Or "version" with the last run's version, if
+-- it differs. Then nothing is changed.
 
 @include(shared/common)
 

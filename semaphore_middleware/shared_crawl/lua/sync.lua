@@ -1,18 +1,17 @@
 -- Queues new requests, forgets finished ones, gives unreadable ones back, takes others: in this order. If a
 -- part fails, the later ones are not done.
 -- KEYS: see shared/common.lua.
--- ARGV: 1 if the node works, else its lease begins with the first request that it takes; 1 if it is stopping,
--- and takes no more: see `stop_dead_nodes`; number of new
--- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and reservation
--- (or none; without a place the reservation becomes a dead letter); the finished requests, see `finish_all`;
--- number of unreadable requests, and of each its place, and its outcome: 3 if it becomes a dead letter at
--- once; what the node has, see `compare`; the node's numbers, see `write_stats`; most requests to take; most
--- of these of one site; 1 if one may be a poison request; 1 if it may be a request to be done alone; the
--- sites to skip.
+-- ARGV: 1 if the node works, otherwise its lease begins with the first request that it takes; 1 if it is
+-- stopping, and takes no more, see `stop_dead_node`; number of new requests, and of each its place, data,
+-- fingerprint (8 bytes, or none: queued in any case) and reservation (or none; without a place the
+-- reservation becomes a dead letter); the finished requests, see `finish_all`; number of unreadable requests,
+-- and of each its place, and its outcome: 3 if it becomes a dead letter at once; the requests that the node
+-- has, see `compare`; the node's stats, see `write_stats`; most requests to take; most of these of one site;
+-- 1 if one may be a poison request; 1 if it may be one that is taken alone; the sites to skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
 -- pages; place, data and number of failed tries of each request taken; 1 if the node works and had lost its
--- lease, so that its requests went back to the queues, or does not know of that; the data of each new
--- dead letter; how many requests were to be taken, and are lost: what was stored of them is gone.
+-- lease, so that its requests went back to the queues, or if they did so before, which the node does not
+-- know; the data of each new dead letter; how many requests could not be taken, as their data is lost.
 
 @include(shared/common)
 @include(shared/joined)
@@ -21,7 +20,7 @@
 local works = next_number() == 1
 if next_number() == 1 then redis.call('ZREM', nodes, node) end
 
--- In one step with the fingerprint: a crash between the two would lose the request.
+-- Queues a request and adds its fingerprint, in one script: a crash between the two would lose the request.
 local function add(place, data, fingerprint, reservation)
   if redis.call('HEXISTS', requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
@@ -50,9 +49,10 @@ local function next_sites(most, skip, skipped)
   return found
 end
 
--- Arguments: -1, or if the reply to an earlier call was lost, the number of requests that the node has; how
--- many of them it has not started; their places, these first. It does not know of others: they go back. True
--- if others have those that it has not started: its lease had ended, which it does not know.
+-- Gives back the requests that the node does not know of, after a lost reply.
+-- Arguments: -1, or after a lost reply the number of requests that the node has; how many of them it has not
+-- started; their places, these first. Returns true if requests that it has not started are no longer its own:
+-- its lease had ended, which it does not know.
 local function compare()
   local count = next_number()
   if count < 0 then return false end
@@ -85,9 +85,9 @@ local function take_place(from, place, failures, taken_now)
   table.insert(taken_now, failures)
 end
 
--- Takes of a site with a poison request only that one, and of the other sites the same number each; of a
+-- Takes requests: from a site with a poison request only that one, from the other sites equal numbers; from a
 -- short queue only this node's share, as other nodes need requests, too. Sites that prove to be over the
--- budgets leave the order, and the next ones are looked at.
+-- budgets leave the order, and the next ones are tried.
 local function take(most, most_per_site, may_be_poison, may_be_alone, skip, skipped)
   local taken_now = {}
   local node_count = redis.call('ZCARD', nodes)

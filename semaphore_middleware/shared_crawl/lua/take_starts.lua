@@ -1,11 +1,11 @@
--- Takes start requests from the users' key. Each is a reservation until it is queued. Those of a dead node go
--- to the next node that asks. A node asks only without reservations: if it has any on the server, their reply
--- was lost. Of many reservations, each call checks some.
+-- Takes start requests from the users' key. Each is a reservation until it is queued. A dead node's go to the
+-- next node that asks. A node asks only without reservations: if it has any on the server, the reply with
+-- them was lost. If there are many reservations, each call checks some.
 -- KEYS: see shared/common.lua; then, if there is one, the users' key: a list, a set, a sorted set (the
 -- highest score first) or a stream. The fields of a stream's entry are one JSON object.
--- ARGV: how many at most; a token of this call, part of the ids: a server that takes over may lack the last
+-- ARGV: how many at most; a token of this call, part of the ids: a promoted server may lack the last
 -- reservations, and a count would give others their ids.
--- Reply: the id and the text of each reservation; the type of the key if it is another one.
+-- Reply: the id and the text of each reservation; the type of the key if it is not one of these four.
 
 @include(shared/common)
 @include(shared/joined)

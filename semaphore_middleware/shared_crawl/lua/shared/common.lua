@@ -2,7 +2,7 @@
 -- KEYS: a crawl's, see `CrawlClient`.
 -- ARGV: the version of keys and scripts; the beginning of the nodes' channels; the calling node; its run; the
 -- length of its lease (ms); the seconds after which a fingerprint counts as new again, 0 for never; then the
--- script's own.
+-- script's own arguments.
 -- A place is a site, a zero byte, and 18 bytes in the order of the site's requests. No site has a zero byte.
 
 @include(semaphore_middleware.link:shared/wall)
@@ -32,26 +32,26 @@ local LONGEST_STEP = 0.32 -- of a lease, as STEP in link/lease.py
 local TRIES_BEFORE_ALONE = 2 -- of a request
 local MOST_TRIES = 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes
-local PAGE = '1' -- the outcome of a request; '0': none of these
+local PAGE = '1' -- the outcome of a request; '0': none of these three
 local FAILED = '2'
-local REFUSED = '3' -- of an unreadable one
-local POISON_CHECKED = 100 -- for one whose site is not skipped
-local GIVEN_BACK_AT_ONCE = 250 -- requests of nodes that have died; or all of one
+local REFUSED = '3' -- of an unreadable request
+local POISON_CHECKED = 100 -- requests, to find one whose site is not skipped
+local GIVEN_BACK_AT_ONCE = 250 -- requests of dead nodes, or all of a single node
 
 local run_id, ended, previous_run, wall, clock, version_of_run, most_pages, most_of_site = unpack(redis.call(
   'HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock', 'version', 'most_pages', 'most_of_site'))
 
--- True if the last run is of another version: what its keys hold may mean something else.
+-- True if the last run has another version: the contents of its keys may mean something else.
 local function is_of_other_version()
   return run_id and version_of_run ~= version
 end
 
--- The budgets: the most pages of the run and of a site; 0: no limit. They are the run's, whoever calls.
+-- The run's budgets: the most pages in all and of a site; 0: no limit. The caller's settings do not matter.
 most_pages = tonumber(most_pages or 0)
 most_of_site = tonumber(most_of_site or 0)
 
--- Leases are timed by the crawl's own clock. It follows the server's wall clock, in steps of a part of a
--- lease at most, and never goes back: setting the wall clock ends no lease of a living node.
+-- Leases are timed by the crawl's own clock. It follows the server's wall clock, in steps of at most a part
+-- of a lease, and never goes back: a change of the wall clock ends no lease of a living node.
 local now = clock and clock + math.max(0, math.min(WALL - wall, LONGEST_STEP * lease_ms)) or WALL
 
 local function write_clock()
@@ -96,13 +96,13 @@ local function count_in_flight(site, change)
   if most_of_site > 0 then redis.call('HINCRBY', budgets, site .. '\0', change) end
 end
 
--- For when no request is taken.
+-- Call it only while no request is taken.
 local function forget_in_flight(site)
   if most_of_site > 0 then redis.call('HDEL', budgets, site .. '\0') end
 end
 
--- Puts a site last if it is in no order, or has just been first. Without queued requests, or with all its
--- pages, it leaves the order.
+-- Puts a site last in the order if it is new there, or has just been first. A site without queued requests,
+-- or with all its pages, leaves the order.
 local function put_last(site, has_had_one)
   if budget_left(site) <= 0 or #first_of(queue, site, 1) == 0 then
     redis.call('ZREM', sites, site)
@@ -136,7 +136,6 @@ local function count_unfinished(change)
   redis.call('HINCRBY', run, 'unfinished', change)
 end
 
-
 local function move_data(place, to)
   local data = redis.call('HGET', requests, place)
   if not data then return nil end -- it was evicted, or deleted
@@ -146,9 +145,9 @@ local function move_data(place, to)
   return data
 end
 
--- A node died with this request, or could not read it, and so may others. It may be a poison request: a
--- node takes one such request at a time, and after two failures only if it has nothing else. After a third
--- failure the request becomes a dead letter, if `is_proven`: the node had no other request.
+-- A node died with this request, or could not read it: it may be a poison request. A node takes one such
+-- request at a time, and after two failures only if it has no other. After a third failure the request
+-- becomes a dead letter, if `is_proven`: the node had no other request.
 local function note_poison(place, failures, is_proven)
   if failures + 1 >= MOST_TRIES and is_proven then
     table.insert(dead_letters, move_data(place, aside))
@@ -158,8 +157,8 @@ local function note_poison(place, failures, is_proven)
 end
 
 -- The first poison request with this number of failures, of a site that is not skipped and may have more
--- pages. Only some are looked at: so one whose site has all its pages goes to the queue, where it waits for
--- other budgets.
+-- pages. Only some are checked, so one whose site has all its pages makes room: it goes to the queue, and
+-- waits there for other budgets.
 local function first_poison(failures, skip)
   local found =
     redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, POISON_CHECKED)
@@ -178,7 +177,7 @@ local function has_requests()
   return redis.call('EXISTS', sites) == 1 or first_poison(1, {}) or first_poison(TRIES_BEFORE_ALONE, {})
 end
 
--- Notifies a waiting node: it asks again.
+-- Notifies a waiting node, which then asks for requests again.
 local function notify(name)
   redis.call('ZREM', hungry, name)
   redis.call('PUBLISH', channel_head .. name, '')
@@ -217,7 +216,7 @@ local function notify_waiting_nodes()
   end
 end
 
--- `passes_on`: the calling node may have been notified.
+-- `passes_on`: the caller may have been notified, so the next waiting nodes are, too.
 local function offer_requests(passes_on)
   if has_new_requests and has_requests() then
     make_offer()
@@ -231,7 +230,7 @@ local function renew_presence()
   redis.call('ZADD', nodes, now + lease_ms, node)
 end
 
--- Begins or renews the node's lease. Returns 1 if it had none, else 0.
+-- Begins or renews the node's lease. Returns 1 if it had none, otherwise 0.
 local function renew_lease()
   return redis.call('ZADD', working, now + lease_ms, node)
 end
@@ -243,7 +242,7 @@ local function pages_left()
 end
 
 -- A member of `taken` ends with the number of nodes that have failed with the request, one digit, and the
--- time when it was taken (s), 4 bytes: all scores are equal, because members are found by name. No node's
+-- time when it was taken (s), 4 bytes. All scores are equal, so that members are found by name. No node's
 -- name has a zero byte.
 local function take_by(name, place, failures)
   local taken_at = struct.pack('>I4', math.floor(WALL / 1000))
@@ -256,13 +255,13 @@ local function read_in_flight(member)
   return name, place, tonumber(failures)
 end
 
--- The bounds of the member of a node's request: behind the place comes a digit.
+-- The bounds of the member for a node's request: a digit follows the place.
 local function bounds_of_in_flight(name, place)
   local start = name .. '\0' .. place
   return '[' .. start, '(' .. start .. ':'
 end
 
--- Takes a request from a node. True if it had it.
+-- Takes a request from a node. Returns true if the node had it.
 local function untake(name, place)
   if redis.call('ZREMRANGEBYLEX', taken, bounds_of_in_flight(name, place)) == 0 then return false end
   if most_of_site > 0 then
@@ -286,7 +285,8 @@ local function taker_of(place)
   return takers[place]
 end
 
--- A node has finished a request after the end of its lease. That counts unless another node was quicker.
+-- Takes a request from other nodes, or the queues: the caller has finished it after the end of its lease.
+-- Returns false if another node was quicker.
 local function untake_from_others(place)
   if redis.call('HEXISTS', requests, place) == 0 then return false end
   if redis.call('ZREM', queue, place) + redis.call('ZREM', suspects, place) == 0 then
@@ -323,8 +323,8 @@ local function finish_all()
 end
 
 -- Gives a node's unfinished requests back: calls `give_back` with each place, the number of nodes that have
--- failed with it, and whether it is the only one. Those in `kept` stay, and are removed there. Returns the
--- number of requests.
+-- failed with it, and whether it is the only one. Requests in `kept` stay with the node, and are removed from
+-- `kept`. Returns the number of all requests.
 local function give_in_flight_back(name, give_back, kept)
   local members = first_of(taken, name)
   for _, member in ipairs(members) do
@@ -339,21 +339,21 @@ local function give_in_flight_back(name, give_back, kept)
   return #members
 end
 
--- Ends a node's lease, and gives its unfinished requests back. In one step, so that a node with taken
--- requests always has a lease. True if it had one; and the number of requests.
+-- Ends a node's lease and gives its unfinished requests back, together: a node with taken requests always has
+-- a lease. Returns true if it had one, and the number of requests.
 local function stop_working(name, give_back)
   local count = give_in_flight_back(name, give_back, {})
   return redis.call('ZREM', working, name) == 1, count
 end
 
--- A node that is stopping has left `nodes` before the end of its lease. No request is to blame if it is cut
--- off while it waits for a slow one.
+-- Stops a dead node. A node that was stopping has left `nodes` before: it may have been cut off while it
+-- waited for a slow request, so none of its requests counts as poison.
 local function stop_dead_node(name)
   local _, count = stop_working(name, redis.call('ZSCORE', nodes, name) and note_poison or put_back)
   return count
 end
 
--- Stops nodes until enough is given back for one call. True if all are stopped.
+-- Stops nodes until enough requests are given back for one call. Returns true if all nodes are stopped.
 local function stop_some(names)
   local left = GIVEN_BACK_AT_ONCE
   for _, name in ipairs(names) do
@@ -368,7 +368,7 @@ local function stop_dead_nodes()
   if are_stopped then redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now) end
 end
 
--- Arguments: how many numbers of the node follow, and of each its name and the number.
+-- Arguments: how many of the node's stats follow, and each one's name and number.
 local function write_stats()
   local count = next_number()
   if count > 0 then redis.call('HSET', stats, node .. '\0', now) end
@@ -389,8 +389,8 @@ local function missing()
   return redis.call('HLEN', aside), redis.call('HLEN', failed), tonumber(left or 0), tonumber(lost or 0)
 end
 
--- Failed requests and dead letters are kept, and `seen` with them: they may be put back. A timed `seen` is
--- kept for the next run.
+-- Ends the run. Failed requests and dead letters may be put back, so they are kept, and `seen` with them. A
+-- timed `seen` is kept for the next run.
 local function end_run()
   notify_waiting_nodes()
   local left = redis.call('HLEN', requests)

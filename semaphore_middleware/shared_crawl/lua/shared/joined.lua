@@ -1,6 +1,6 @@
--- Included by `sync`, `idle` and `take_starts`, after common.lua: they need a run joined by the node.
--- Reply: if that run is over, "over", and "lost", or "undone" or "ended" with what is `missing`; then nothing
--- is changed.
+-- Included by `sync`, `idle` and `take_starts`, after common.lua: they need a run that the node has joined.
+-- Reply: if that run is over, "over", and "lost", or "undone" or "ended" with the numbers of `missing`; then
+-- nothing is changed.
 
 if run_id ~= joined_run or ended then
   if joined_run ~= run_id and joined_run ~= previous_run then return { 'over', 'lost' } end

@@ -1,10 +1,10 @@
 -- Included by `sync`, after joined.lua: the fingerprints seen by the crawl, in some 10 bytes each.
--- `seen` is a hash. Its field `count` is the number of fingerprints, and `buckets`, if there, that of
--- buckets; each other field is a bucket, named by a number, and its value the fingerprints in it, one behind
--- the other. There is a bucket for each `PER_BUCKET` fingerprints, or more. In a timed run each is followed
--- by the time when it was last queued (s); those that count as new again are dropped when their bucket is
--- written. Where a fingerprint belongs follows from the number of buckets. A further one takes about half of
--- an earlier one's (linear hashing: Litwin, 1980), so that no call ever moves many.
+-- `seen` is a hash. Its field `count` is the number of fingerprints, and `buckets`, if it exists, that of the
+-- buckets. Each other field is a bucket: its name is a number, and its value the fingerprints in it, one
+-- after the other. There is a bucket for each `PER_BUCKET` fingerprints, or more. In a timed run each
+-- fingerprint is followed by the time when it was last queued (s); those that count as new again are dropped
+-- when their bucket is written. The number of buckets determines a fingerprint's bucket. A new bucket takes
+-- about half of an earlier one's fingerprints (linear hashing: Litwin, 1980), so no call ever moves many.
 
 local LENGTH, TIME_LENGTH, PER_BUCKET = 8, 4, 32
 local seen_count, bucket_count, has_times, entry_length -- `see` reads them when it is first called
@@ -25,7 +25,8 @@ local function fingerprints_in(bucket)
   return redis.call('HGET', seen, bucket) or ''
 end
 
--- At a multiple of an entry's length only: elsewhere it is the end of one and the beginning of another.
+-- Only at a multiple of an entry's length: elsewhere the bytes are the end of one entry and the beginning of
+-- another.
 local function position_of(fingerprint, fingerprints)
   local at = 0
   repeat
@@ -54,7 +55,7 @@ local function add_bucket(new)
   redis.call('HSET', seen, old, table.concat(stay), new, table.concat(move))
 end
 
--- The bucket without those that count as new again, and how many these are.
+-- The bucket without the fingerprints that count as new again, and the number of these.
 local function without_old(fingerprints)
   if not has_times or recrawl_after_s == 0 then return fingerprints, 0 end
   local kept = {}
@@ -66,8 +67,8 @@ local function without_old(fingerprints)
   return table.concat(kept), #fingerprints / entry_length - #kept
 end
 
--- True if the fingerprint was not seen before, or long ago. The first write of a call is in joined.lua, and a
--- full server refuses that write or none: so a count never lacks its bucket.
+-- Adds a fingerprint. Returns true if it was not seen before, or long ago. The first write of a call is in
+-- joined.lua, and a full server refuses that write or none: so a count never lacks its bucket.
 local function see(fingerprint)
   if not seen_count then
     local count, buckets = unpack(redis.call('HMGET', seen, 'count', 'buckets'))
