@@ -31,7 +31,7 @@ SIMULATED = "redis://simulated"
 
 
 class Call(NamedTuple):
-    """A call of `CrawlClient.sync`: how many new and finished requests it brings."""
+    """A call of `CrawlClient.sync`: how many new and finished requests it sends."""
 
     new: int
     finished: int
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 def watch_calls(
     patch: pytest.MonkeyPatch, before: Callable[[Call], object] = lambda _: None
 ) -> list[Call]:
-    """The calls of `CrawlClient.sync`, `before` which something is done."""
+    """Calls `before` at the start of each call of `CrawlClient.sync`, and notes the calls."""
     calls: list[Call] = []
     sync = CrawlClient.sync
 
@@ -86,7 +86,7 @@ class SitesQueue:
 
 
 class FakeEngine:
-    """As much of Scrapy's engine as the scheduler uses."""
+    """The part of Scrapy's engine that the scheduler uses."""
 
     crawl: Callable[[Request], object]
     start_again: Callable[[], AsyncIterator[Request]]
@@ -122,7 +122,7 @@ class FakeEngine:
 
 
 class DrivenNode:
-    """A scheduler, and what an engine does with it, step by step."""
+    """A scheduler, and the steps in which an engine uses it."""
 
     def __init__(self, client: Any, engine: FakeEngine, scheduler: Scheduler) -> None:
         self.client = client
@@ -181,7 +181,7 @@ class DrivenNode:
         self.engine._slot.inprogress.difference_update(requests)
 
     async def finds_nothing(self) -> None:
-        """Start what there is, until the spider may count as idle."""
+        """Start all ready requests, until the spider may count as idle."""
         self.start_all()
         while self.scheduler.has_pending_requests():
             await self.woken()
@@ -197,7 +197,7 @@ class DrivenNode:
             await self.woken()
 
     def closes(self, reason: str) -> bool:
-        """Close the spider; whether the process is to exit with status 1, as Scrapy's commands see
+        """Close the spider; True if the process should exit with status 1, as Scrapy's commands see
         it.
         """
         self.scheduler.crawler.signals.send_catch_log(signals.spider_closed, reason=reason)
@@ -242,7 +242,7 @@ class DrivenNode:
         return other
 
     def takes_as_other(self) -> list[str]:
-        """The URLs of what another node gets now, in order: none was tried before."""
+        """The URLs of the requests that another node gets now, in order. None was tried before."""
         taken = self.other().takes(Demand(100, 100))
         assert not any(request.tries for request in taken)
         return [self.state.codec.decode(request.data).url for request in taken]
@@ -265,7 +265,7 @@ async def joined(
 async def joined_in(
     server: SimulatedServer, host: BusyHost | None = None, **settings: Any
 ) -> AsyncIterator[DrivenNode]:
-    """One in simulated time, on the test's host or on a busy one."""
+    """A scheduler in simulated time, on the test's host or on a busy one."""
 
     def connect(scheduler: Any) -> None:
         server.connect(scheduler.client.link.server, host.itself if host else None)

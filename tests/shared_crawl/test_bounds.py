@@ -17,7 +17,7 @@ NODES, REQUESTS, POISONED, RESERVATIONS = 60, 30, 6000, 3000
 
 
 def commands(client: Redis, call: Callable[[], object]) -> int:
-    """How many commands the server has carried out for it, those of scripts among them."""
+    """How many commands the server has executed for a call, with those of scripts."""
     client.config_resetstat()
     call()
     stats = client.info("commandstats")
@@ -25,7 +25,7 @@ def commands(client: Redis, call: Callable[[], object]) -> int:
 
 
 def taken_by_others(client: Redis, one: Node, lease_end: float) -> list[bytes]:
-    """Have many nodes take many requests: their places."""
+    """Let many nodes take many requests; returns the places of these."""
     key = one.keys.key
     found = []
     with client.pipeline(transaction=False) as calls:

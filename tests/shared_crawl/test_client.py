@@ -49,7 +49,7 @@ def test_requests_are_taken_in_order_of_score_each_once(one: Node, two: Node) ->
     one.pushes(*(one.new(page) for page in pages))
     assert two.pop().data == b"sooner"
     taken = [each.data for node in (one, two, one) for each in node.takes(Demand(240, 240))]
-    assert taken == pages[:106]  # each time its share of what is left
+    assert taken == pages[:106]  # in each call its share of the rest
     assert [two.pop().data for _ in range(15)][-2:] == [pages[-1], b"later"]
 
 
@@ -100,13 +100,13 @@ def test_nodes_that_wait_are_told_of_requests_a_few_at_a_time(client: Redis, one
         one.works()
         for each in waiting:
             assert each.idles().next_step is NextStep.WAIT
-        one.fill(a=10)  # the first of the site: some are told
-        told = [hears(), hears()]
-        one.fill(a=10)  # nobody else
+        one.fill(a=10)  # the first of the site: some are notified
+        notified = [hears(), hears()]
+        one.fill(a=10)  # no further notification
         assert listener.get_message(timeout=0.1) is None
-        taken = told[0].pop()  # who takes one tells the others, as there are more
-        assert sorted({*told, hears(), hears()}, key=waiting.index) == waiting
-        told[0].leaves(taken)
+        taken = notified[0].pop()  # a node that takes one notifies the others, as there are more
+        assert sorted({*notified, hears(), hears()}, key=waiting.index) == waiting
+        notified[0].leaves(taken)
         assert listener.get_message(timeout=0.1) is None
 
 
@@ -123,7 +123,7 @@ def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
     assert (reply.next_step, reply.at_work) == (NextStep.WAIT, AtWork(1, one.node, 1))
     assert 0.0 < reply.wait_s <= ENDLESS_S  # the rest of the lease of `one`
     starting = Node(client, "books", "starting")
-    result_of(starting.join())  # it works from then on
+    result_of(starting.join())  # it works from now on
     assert one.idles(taken).next_step is NextStep.WAIT
     assert starting.idles().next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
@@ -259,7 +259,7 @@ def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, 
 def test_after_a_run_that_has_fetched_nothing_the_same_is_tried_again(
     client: Redis, joins: str
 ) -> None:
-    """Users may have fed it, and their key has it no more."""
+    """Users may have added it by their key, which no longer has it."""
     identity = {"spider": "books", "CRAWL_VERSION": "1"}
     one, late = (Node(client, "books", name) for name in ("one", "late"))
     result_of(one.join(identity))
@@ -303,12 +303,12 @@ def test_only_what_was_in_flight_alone_becomes_a_dead_letter(client: Redis, one:
     for page in (b"a", b"b", b"c"):
         one.push(page)
     assert dies_with(plain, plain) == [b"a", b"b"]
-    assert dies_with(Demand(1, 1), plain) == [b"a", b"c"]  # one of them, beside others
+    assert dies_with(Demand(1, 1), plain) == [b"a", b"c"]  # one poison request, with others
     assert dies_with(Demand(1, 1)) == [b"b"]
     assert dies_with(Demand(1, 1)) == [b"c"]
     assert dies_with(Demand(1, 1)) == []
     one.push(b"d")
-    assert dies_with(alone) == [b"d"]  # first what may be done together
+    assert dies_with(alone) == [b"d"]  # first the request that needs not be alone
     assert dies_with(alone) == [b"d"]
     assert dies_with(alone) == [b"a"]
     assert dies_with(alone, alone) == [b"b", b"c"]  # the reply to the first was lost
@@ -360,7 +360,7 @@ def test_a_node_gets_one_request_of_a_dead_one(
     assert (plain.data, plain.tries) == (b"third", 0)
     assert one.takes(Demand(3, 3, poison=False)) == []
     assert two.pop().data == b"second"
-    getattr(one, way)(plain)  # what it gives back of them stays one
+    getattr(one, way)(plain)  # a poison request that goes back remains one
     assert two.takes(Demand(3, 3, poison=False)) == []
     assert two.pop() == poison
 
@@ -374,7 +374,7 @@ def test_what_a_silent_node_has_finished_counts(one: Node, two: Node, has_anothe
     other = two.pop() if has_another else two.idles()
     assert other != taken
     expired = [result_of(one.sync(working=True)).lease_expired for _ in range(2)]
-    assert expired == [True, False]  # it is told once
+    assert expired == [True, False]  # this is reported once
     one.works(taken)
     assert (two.size.unfinished, two.size.pages) == (0, 1)
     two.leaves(taken)  # too late
@@ -392,7 +392,7 @@ def test_a_site_has_so_many_pages_of_all_nodes(client: Redis) -> None:
     assert [each.site for each in taken] == ["a", "a", "b"]
     more = two.takes(Demand(8, 8))
     assert [each.site for each in more] == ["a"]
-    assert two.idles().next_step is NextStep.TAKE_MORE  # what it had, it gives back
+    assert two.idles().next_step is NextStep.TAKE_MORE  # its requests go back
     more = two.takes(Demand(8, 8))
     two.finishes(more[0], Outcome.NOTHING)
     more = two.takes(Demand(8, 8))
@@ -461,7 +461,7 @@ def test_many_sites_over_a_lowered_budget_hold_up_no_other_site(client: Redis) -
         wait_until(lambda: client.pubsub_numsub(one.channel)[0][1])
         calls = 1
         while not (others := one.takes(Demand(8, 8))):
-            wait_until(lambda: listener.get_message(timeout=1.0))  # it is told to ask again
+            wait_until(lambda: listener.get_message(timeout=1.0))  # it is notified, and asks again
             calls += 1
     assert (calls, [each.site for each in others]) == (7, ["other"])
     one.works(*others)

@@ -64,7 +64,7 @@ def test_the_proxy_of_a_node_s_environment_does_not_travel(
 
 
 class ByPath:
-    """A fingerprinter that knows no hosts."""
+    """A fingerprinter that ignores hosts."""
 
     def fingerprint(self, request: Request) -> bytes:
         return request.url.partition("//")[2].partition("/")[2].encode()
@@ -77,7 +77,7 @@ def codec(**settings: Any) -> Codec:
 
 
 class PageMethod:
-    """As much of scrapy-playwright's as is stored."""
+    """The part of scrapy-playwright's `PageMethod` that is stored."""
 
     __module__ = "scrapy_playwright.page"
 
@@ -231,7 +231,7 @@ class Search(Request):
 
 
 class Page(Request):
-    """A request that is made in a way of its own."""
+    """A request whose constructor has other arguments."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"http://a/{number}")
@@ -264,7 +264,7 @@ def test_only_what_a_request_has_of_its_own_is_stored() -> None:
 
 
 class Lazy(ModuleType):
-    """A module that makes its attributes when somebody asks for one."""
+    """A module that computes its attributes when they are read."""
 
     made: ClassVar[list[str]] = []
 
@@ -353,7 +353,7 @@ def test_the_class_of_a_filter_counts_if_it_is_scrapy_s(caplog: pytest.LogCaptur
 
 
 class OwnFilter(RFPDupeFilter):
-    """One of a project's own."""
+    """A project's own duplicate filter."""
 
 
 OWN_JAR = {"meta": {"cookiejar": "s"}}

@@ -1,4 +1,4 @@
-"""`scrapy frontier`, as people type it; and Scrapy's own commands beside the shared scheduler."""
+"""`scrapy frontier`, as users type it; and Scrapy's own commands with the shared scheduler."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
         two.cannot_read(two.pop())
     assert two.idles().next_step is NextStep.CLOSE
     one.pop()
-    # Keys that are not ours hide no crawl.
+    # Keys of other programs hide no crawl.
     client.set("{crawl:text}:run", "1", ex=60)
     client.hset("{crawl:text elsewhere}:run", "id", "1")
     client.set("{crawl:text elsewhere}:queue", "1")

@@ -57,4 +57,4 @@ def test_a_full_disk_is_named() -> None:
         problem = "Cannot write to the feed's file /dev/full: No space left on device"
         with pytest.raises(FeedUnwritableError, match=problem):
             feeds({}, file).flush()
-        file.raw.close()  # what it holds can be written nowhere
+        file.raw.close()  # its contents cannot be written

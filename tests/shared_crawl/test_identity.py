@@ -57,7 +57,7 @@ def test_an_argument_hides_nothing_else_whatever_its_name(name: str) -> None:
 
 
 class GivenArguments(BaseScheduler):
-    """Ends the crawl, with what its spider was given."""
+    """Ends the crawl with the arguments of its spider as the reason."""
 
     def open(self, spider: Spider) -> None:
         raise LookupError(Engine(spider.crawler).spider_arguments())

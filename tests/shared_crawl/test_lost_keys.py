@@ -1,4 +1,4 @@
-"""Keys of a crawl are evicted or deleted: what is found is queued again, the rest is counted."""
+"""Keys of a crawl are evicted or deleted: requests are queued again, or counted as lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.blocking import result_of
 from tests.support.shared_crawl import Node, crawl_keys, node
 
 HOUR_MS = 3_600_000
-MANY = 1200  # more than are looked at in one call
+MANY = 1200  # more than one call checks
 
 
 def lose(client: Redis, node: Node, *parts: str) -> None:
@@ -26,7 +26,7 @@ def lose(client: Redis, node: Node, *parts: str) -> None:
 
 
 def does_all(node: Node) -> tuple[int, int, IdleReply]:
-    """Until the end: how many requests it takes, how many were queued again; the last reply."""
+    """Crawl to the end: how many requests were taken, and queued again; the last reply."""
     taken = queued_again = 0
     in_flight = node.takes(Demand(1000, 1000))
     while True:
@@ -78,7 +78,7 @@ def test_a_node_with_requests_is_waited_for_though_its_lease_is_lost(
 def test_a_lease_of_a_lost_clock_is_no_longer_than_others(
     client: Redis, one: Node, two: Node
 ) -> None:
-    client.hincrbyfloat(two.keys.key("run"), "clock", HOUR_MS)  # the wall clock is set back by it
+    client.hincrbyfloat(two.keys.key("run"), "clock", HOUR_MS)  # the wall clock was set back
     two.works()
     lose(client, one, "run")
     one.joins(new_run=True)

@@ -17,7 +17,7 @@ ALL = commands_in(*(SCRIPTS[name] for name in NODES_SCRIPTS))
 
 
 def user(client: Redis, *changes: str) -> str:
-    """The address for a user who may do what a node must, but for some changes."""
+    """The address for a user with the rights of a node, except for some changes."""
     rights = rights_of("frontier", client)
     client.execute_command("ACL", "SETUSER", "node", "reset", "on", ">p", *rights, *changes)  # type: ignore[no-untyped-call]
     return f"unix://node:p@{client.connection_pool.connection_kwargs['path']}"

@@ -1,4 +1,4 @@
-"""What a node sends next, and what replies change: without a loop or a server."""
+"""What a node sends next, and the effects of replies, without a loop or a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEASE_S = 9.0
 
 
 class Engine:
-    """As much of the crawl's engine as a node's state uses."""
+    """The part of the crawl's engine that a node's state uses."""
 
     def __init__(self) -> None:
         self.in_progress: set[Request] = set()
@@ -106,7 +106,7 @@ class Node:
         return call
 
     def asks(self) -> Request | None:
-        """The engine asks for a request, and begins with it."""
+        """The engine asks for a request, and starts it."""
         request = self.state.next_request()
         if request is not None:
             self.engine.in_progress.add(request)
@@ -117,7 +117,7 @@ class Node:
         return RequestInFlight(Places().new_place(url.split("/")[2], 0), data)
 
     def begins(self, *urls: str) -> list[Request]:
-        """Take these requests, and begin with all of them."""
+        """Take these requests, and start all of them."""
         assert self.asks() is None
         self.exchange(*map(self.taken, urls))
         begun = [self.asks() for _ in urls]

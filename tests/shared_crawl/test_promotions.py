@@ -23,18 +23,18 @@ from tests.support.site import Site
 
 pytestmark = pytest.mark.slow
 
-HOSTS, LIMIT = 4, 2  # fewer permits than nodes: they hand them on
+HOSTS, LIMIT = 4, 2  # fewer permits than nodes: nodes reuse and return them
 LEASE_S = 6.0  # longer than HAProxy takes to find the new master
 QUICK, SLOW = "/take/0.03/", "/take/8/"  # of the latter, a failover takes the permits
 PAGES = [f"{SLOW if number % 20 == 5 else QUICK}{number}" for number in range(100)]
-UNHEARD_S = 3.0  # after which a master with the docs' options knows that no replica hears it
+ALONE_S = 3.0  # after which a master with the docs' options notices that it has no replica
 
 Servers = tuple[RedisServer, RedisServer, RedisServer]
 
 
 @pytest.fixture
 def servers() -> Iterator[Servers]:
-    """A master, and two that are to follow it. Anyone may have used them before."""
+    """A master, and two servers that will follow it. Other tests may have used them before."""
     with ExitStack() as stack:
         one, two, three = (stack.enter_context(RedisServer(started_empty=False)) for _ in range(3))
         yield one, two, three
@@ -51,7 +51,7 @@ def say(server: RedisServer, *words: str | float) -> Any:
 
 
 async def follow(replica: RedisServer, master: RedisServer, stack: AsyncExitStack) -> Wire:
-    """Let a server follow another one, and wait until it is in step."""
+    """Let a server follow another one, and wait until it has the same data."""
     wire = await stack.enter_async_context(Wire(master.path))
     say(master, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
     say(replica, "REPLICAOF", wire.host, wire.port)
@@ -152,7 +152,7 @@ async def test_a_split_brain_with_the_options_of_the_docs(
             await outlasting(site)
             for wire in wires:
                 wire.cut()
-            await asyncio.sleep(max(0.0, UNHEARD_S - (1 - GRACE) * LEASE_S))
+            await asyncio.sleep(max(0.0, ALONE_S - (1 - GRACE) * LEASE_S))
             say(heir, "REPLICAOF", "NO", "ONE")
             await follow(other, heir, stack)
             others.target = heir.path

@@ -221,7 +221,7 @@ async def test_over_a_new_connection_the_server_is_checked_first(
         node.enqueue("http://a/")
         await eventually(lambda: node.state.new_requests._sent)
         sent = list(node.state.new_requests._sent)
-        if ends:  # else it looks by itself, should it have the time
+        if ends:  # otherwise it asks by itself, if there is time
             assert node.session._task is not None
             node.session._task.cancel()
             await asyncio.wait({node.session._task})
@@ -688,7 +688,7 @@ async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(
             await node.has_unfinished(4)
             await eventually(lambda: len(late.dropped) == 2)
         assert "CRAWL_START_ONCE" not in caplog.text, "each node makes the same list"
-        node.enqueue("http://a/1")  # a link to it: fetched once more, as by Scrapy
+        node.enqueue("http://a/1")  # a link to it: fetched again, as by Scrapy
         await node.has_unfinished(5)
         async with joined(client, start=start("1"), CRAWL_START_ONCE=False) as each:
             await read(each)
@@ -921,7 +921,7 @@ async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) 
 
 @in_simulated_time
 async def test_a_busy_node_says_what_it_has_counted() -> None:
-    """Else what it did is missing in the sums when it is killed."""
+    """Otherwise its last numbers are missing in the sums when it is killed."""
     server = SimulatedServer(lease=(lease := 2.0))
     async with joined_in(server) as node:
         stats, began = node.scheduler.crawler.stats, server.world.now
@@ -937,14 +937,14 @@ async def test_a_busy_node_says_what_it_has_counted() -> None:
 
 
 async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) -> None:
-    """Else it would not count as a try: more than three nodes would end for one request."""
+    """Otherwise it would not count as a try: more than three nodes would end for one request."""
     async with joined(client) as node:
         node.enqueue("http://a/1")
         await node.start()
         (place,) = client.hkeys(node.key("requests"))
         assert node.session._task
         assert isinstance(place, bytes)
-        node.session._task.cancel()  # the end comes before it can say so
+        node.session._task.cancel()  # the process ends before it can report that
         node.state._unreadable.append(RequestInFlight(place, b""))
     assert client.zrange(node.key("suspects"), 0, -1, withscores=True) == [(place, 1)]
 

@@ -1,4 +1,4 @@
-"""What a crawl has seen takes few bytes, is not forgotten, and is taken for nothing else."""
+"""Fingerprints take few bytes, are not forgotten, and are not confused with each other."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MOST_BYTES = 20  # of a fingerprint, on the server
 
 
 def push(crawl: Node, fingerprints: Iterable[bytes]) -> list[bool]:
-    """Which of them the server has not seen before."""
+    """Which of these fingerprints the server has not seen before."""
     place = PLACES.new_place
     return crawl.pushes(*(NewRequest(place("a", 0), b"", text) for text in fingerprints))
 
 
 def buckets(crawl: Node) -> list[bytes]:
-    """What the server keeps, in any order."""
+    """The fingerprints that the server keeps, in any order."""
     found: Any = crawl.client.hgetall(crawl.keys.key("seen"))
     assert int(found.pop(b"count", 0)) == sum(map(len, found.values())) / LENGTH
     return list(found.values())
@@ -82,7 +82,7 @@ def test_the_server_replies_as_a_set_would_whatever_is_split(chosen: Node, seed:
 
 
 def ages(crawl: Node, seconds: int) -> None:
-    """What was seen until now was seen so much earlier."""
+    """Move all earlier fingerprints back in time."""
     key, entry = crawl.keys.key("seen"), LENGTH + TIME_LENGTH
     buckets: Any = crawl.client.hgetall(key)
     buckets.pop(b"count")

@@ -1,4 +1,4 @@
-"""Shared crawls find, and are refused by, the servers that the semaphore does."""
+"""Shared crawls find the same servers as the semaphore, and are refused by the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stats that a node passes on to the sums of all nodes."""
+"""Stats that a node adds to the sums of all nodes."""
 
 from __future__ import annotations
 

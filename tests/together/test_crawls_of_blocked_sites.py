@@ -1,4 +1,4 @@
-"""What `scrapy frontier status` says of blocked sites."""
+"""How `scrapy frontier status` shows blocked sites."""
 
 from tests.politeness.test_blocked import block
 from tests.shared_crawl.test_command import ran

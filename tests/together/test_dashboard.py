@@ -1,4 +1,4 @@
-"""What the alert rules and the dashboard ask Prometheus for is there, and says what it should."""
+"""The alert rules and the dashboard query metrics that exist, and find the right values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def expressions() -> list[str]:
 
 
 def families(names: Iterable[str]) -> set[str]:
-    """Without what a histogram's series end in."""
+    """The name without the suffix of a histogram's series."""
     return {re.sub("_(bucket|count|sum)$", "", name) for name in names}
 
 
@@ -105,7 +105,7 @@ async def test_prometheus_understands_the_metrics_of_all_nodes(server: RedisServ
 
 @asynccontextmanager
 async def prometheus(directory: Path, **targets: str) -> AsyncIterator[str]:
-    """Prometheus, which scrapes these addresses, by job: its own address."""
+    """The address of a Prometheus that scrapes these addresses, by job."""
     jobs = [
         {"job_name": name, "static_configs": [{"targets": [target]}]}
         for name, target in targets.items()
@@ -130,7 +130,7 @@ async def prometheus(directory: Path, **targets: str) -> AsyncIterator[str]:
 
 
 async def evaluated(prometheus: str, expression: str) -> list[float]:
-    """The values that Prometheus finds now; none while it does not answer."""
+    """The values that Prometheus finds now; empty while it does not answer."""
     for variable, value in VARIABLES.items():
         expression = expression.replace(variable, value)
     query = urlencode({"query": expression})

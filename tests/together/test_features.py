@@ -1,4 +1,4 @@
-"""Features that can be deleted have what lab/features.toml and the marks in files name."""
+"""The features of lab/features.toml, which can be deleted, and their marks in files."""
 
 from __future__ import annotations
 

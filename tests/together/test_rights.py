@@ -1,4 +1,4 @@
-"""The rights of docs/production.md are enough and no more; a missing one is named at once."""
+"""The rights in docs/production.md are sufficient and minimal; a missing one is named at once."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ from tests.support.site import Site
 
 SHARING = ("crawler", "frontier")  # those who may share a crawl
 ATTACHING = {"client", "info", "script", "evalsha"}
-CACHING = {"get", "set", "pttl"}  # a node does without them
+CACHING = {"get", "set", "pttl"}  # a node works without them
 FOR_NODES = ATTACHING | {"evalsha_ro", "subscribe", "ping"}
 
 
@@ -43,7 +43,7 @@ def assert_refused_nothing(server: RedisServer) -> None:
 
 
 def commands_run(server: RedisServer) -> set[str]:
-    """By clients and by scripts, since the user was made."""
+    """Commands sent by clients and by scripts since the user was created."""
     with server.client() as client:
         names = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
     return {name.partition("|")[0] for name in names}
@@ -174,7 +174,7 @@ async def test_a_command_that_is_missing(server: RedisServer) -> None:
         (("resetkeys", "~{semaphores}:*"), "all keys and channels begin with '{semaphore}'"),
         (("resetkeys", "~{semaphore}:scope:*"), "all keys and channels begin with '{semaphore}'"),
         (("resetchannels", "&{semaphores}:*"), "all keys and channels begin with '{semaphore}'"),
-        # What a node hears, but not what operators tell all of them.
+        # The channels of a node, but not the one on which operators notify all.
         (
             ("resetchannels", "&{semaphore}:node:*"),
             r"the channels are '{semaphore}:node:.*', '{semaphore}:changes'$",
@@ -188,7 +188,7 @@ async def test_keys_or_channels(server: RedisServer, changes: tuple[str, ...], s
 
 
 async def test_a_script_that_cannot_be_loaded_is_not_run_again(server: RedisServer) -> None:
-    """What SCRIPT LOAD replies is looked at, also after the start."""
+    """The reply to SCRIPT LOAD is checked after the start, too."""
     async with FairSemaphore(user(server), recovery_wait=0) as semaphore:
         user(server, "-script")
         with server.client() as client:

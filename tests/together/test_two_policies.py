@@ -1,4 +1,4 @@
-"""Where two policies have an answer to a refusal, one of them gives it."""
+"""If two policies can handle a refusal, one of them does."""
 
 from semaphore_middleware.model.limits import Limit
 from tests.core.test_refusals import REFUSED, one_more
