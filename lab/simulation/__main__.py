@@ -1,4 +1,4 @@
-"""Runs seeds, and shows the first that breaks a promise: made small, as a timeline.
+"""Runs seeds, and shows the timeline of the first that breaks a promise, shrunk.
 
 python -m lab.simulation [--seeds 1000] [--first 1] [--seed N] [--world NAME | --each]
 """
@@ -28,7 +28,7 @@ WORLDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Result]]] = {
     "shared_crawl": (shared_crawl.plan_for, shared_crawl.run),  # feature: shared_crawl
 }
 FEWER = {"managed": 3}
-"""By world: it runs one of so many seeds beside the others, from which it hardly differs."""
+"""By world: it runs one in so many seeds, as it hardly differs from another world."""
 ATTEMPTS = 400  # to make a failure smaller
 PROGRESS_EVERY = 500  # seeds
 CHUNK = 5
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _run_all(world: str, seeds: range, processes: int) -> bool:
-    """Run seeds until one breaks a promise; returns whether one did."""
+    """Run seeds until one breaks a promise. Returns True if one did."""
     totals: dict[str, float] = dict.fromkeys(COUNTED, 0)
     with multiprocessing.Pool(processes) as pool:
         results = pool.imap_unordered(partial(_run_one, world), seeds, chunksize=CHUNK)

@@ -1,4 +1,4 @@
-"""The code without a rule: what becomes of the statement that has the rule's marker."""
+"""The code without a rule: changes to the statement that has the rule's marker."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ LONGEST = 30  # lines of a statement in Lua
 
 
 class UnfitError(Exception):
-    """A change does not fit the code any more: what comes of it convicts nothing."""
+    """A change no longer fits the code, so its effect proves nothing."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of a statement: one of these."""
+    """A change of a statement: one of these."""
 
     drop: bool = False
-    """It goes."""
+    """The statement is deleted."""
     condition: str = ""
-    """That of the `if`, `elif`, `elseif` or `while` is this."""
+    """The new condition of the `if`, `elif`, `elseif` or `while`."""
     value: str = ""
-    """It assigns, returns or calls this."""
+    """The expression that the statement assigns, returns or calls instead."""
     without: int = 0
-    """Its condition, if it has one, else its value, lacks this operand of its `and` or `or`."""
+    """The operand to remove from the `and` or `or` of its condition, or if it has none, value."""
 
     def in_python(self, source: str, line: int) -> ast.Module:
         """The module, with the statement at this line changed."""
@@ -51,7 +51,7 @@ class Change:
         return tree
 
     def _expression(self, old: Any) -> ast.expr:
-        """What stands in place of this one."""
+        """The expression that replaces this one."""
         if old and (text := self.condition or self.value):
             return ast.parse(text, mode="eval").body
         if not isinstance(old, ast.BoolOp) or self.without > len(old.values):
@@ -76,7 +76,7 @@ class Change:
         return changed
 
     def _operands(self, source: str, tokens: Tokens) -> str:
-        """The text of all but one."""
+        """The text of all operands except one."""
         word = "or" if _find(tokens, "or") else "and"
         ends = [-1, *_find(tokens, word), len(tokens)]
         spans = [(tokens[a + 1].start(), tokens[b - 1].end()) for a, b in pairwise(ends)]
@@ -86,7 +86,7 @@ class Change:
         return f" {word} ".join(source[begin:end] for begin, end in spans)
 
     def _check_names(self, source: str, words: Set[str]) -> None:
-        """What is named must be there: that it is not would convict whatever is changed."""
+        """All names must exist: otherwise any change would fail, and prove nothing."""
         text = re.sub(r"""(["']).*?\1""", "", self.condition or self.value)
         known = words | {*re.findall(r"\w+", source)}
         if gone := {*re.findall(r"\b[A-Za-z_]\w*", text)} - known:
@@ -138,7 +138,7 @@ def _value(tokens: Tokens, has_head: bool) -> Tokens:
 
 
 def _find(tokens: Tokens, *words: str) -> list[int]:
-    """Where these are, outside of brackets."""
+    """The positions of these words outside of brackets."""
     texts = [token[0] for token in tokens]
     depths = zip(texts, depths_of(texts), strict=True)
     return [i for i, (text, depth) in enumerate(depths) if text in words and not depth]

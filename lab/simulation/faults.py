@@ -1,4 +1,4 @@
-"""What befalls hosts, the network and the server, in both worlds."""
+"""Faults of hosts, the network and the server, in both worlds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Misfortune:
     _cut_off: object = None
 
     def copy_while(self, is_needed: Callable[[], bool]) -> None:
-        """Copy the data now, and again and again while more faults are to come."""
+        """Copy the data now, and regularly while more faults will come."""
         copy = self.network.world.now, self.network.server.snapshot()
         self._copies = [*self._copies[1 - MOST_COPIES :], copy]
         if is_needed():
@@ -41,7 +41,7 @@ class Misfortune:
             self.network.world.after(every, partial(self.copy_while, is_needed))
 
     def strike_host(self, fault: Fault, host: Host) -> End | None:
-        """Strike a host, or its link. Returns what ends it; None: it is over at once."""
+        """Strike a host, or its link. Returns what ends the fault; None if it is over at once."""
         match fault.kind:
             case "freeze":
                 host.freeze()
@@ -56,7 +56,7 @@ class Misfortune:
         return partial(self.network.mend, host)
 
     def strike(self, fault: Fault) -> End | None:
-        """Strike all, or the server. Returns what ends it; None: it is over at once."""
+        """Strike all, or the server. Returns what ends the fault; None if it is over at once."""
         network, server = self.network, self.network.server
         match fault.kind:
             case "weather":
@@ -80,7 +80,7 @@ class Misfortune:
                 is_hidden = fault.node % 2 == 1
                 take_over = partial(self._take_over, fault.of, is_hidden)
                 if is_hidden and not server.gives_scripts_info:
-                    server.after_info = take_over  # what INFO said is of another server, then
+                    server.after_info = take_over  # then the reply to INFO is of another server
                     network.world.after(
                         network.lease / 2, lambda: server.after_info and take_over()
                     )
@@ -142,6 +142,6 @@ class Misfortune:
         raise ValueError(kind)
 
     def _copy_of(self, at: float) -> Any:
-        """The data as they were then, or a little earlier; None: there is no such copy."""
+        """The data as they were then, or a little earlier; None if no such copy exists."""
         found = [copy for taken_at, copy in self._copies if taken_at <= at]
         return found[-1] if found else None

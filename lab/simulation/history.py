@@ -1,4 +1,4 @@
-"""What the server's history says of each site, judged by the requests that have really begun."""
+"""Compares the server's history of each site with the requests that have really begun."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from lab.simulation.judge import Judge, Request
 
 HISTORY_S = 86400.0
-OFF_S = 0.01  # by so much a node may misjudge the server's clock on a calm day
+OFF_S = 0.01  # a node's largest error about the server's clock on a calm day
 KEYS = HistoryKeys("semaphore")
 
 
 @dataclass
 class History:
-    """Hears of all requests, and compares with what the server keeps of them in the end."""
+    """Notes all requests, and compares them with the server's history in the end."""
 
     judge: Judge
     server: Server
@@ -54,7 +54,7 @@ class History:
     # In the end ---------------------------------------------------------------------------------
 
     def check(self, had_full: bool) -> None:
-        """Compare. What nodes had not said that are gone, or that a server has lost, is missing."""
+        """Compare. The history lacks what a dead node had not reported, or a server has lost."""
         judge = self.judge
         for scope, begun in self._begun.items():
             minutes = dict(self._minutes(scope))

@@ -1,4 +1,4 @@
-"""What was promised, judged by the nodes' own truth: which requests wait, begin, end."""
+"""Checks the promises against what nodes really do: which requests wait, begin and end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 ROUNDING_S = 1e-6
 SERVER_ROUNDING_S = 0.001 + ROUNDING_S  # it counts in whole milliseconds
-CONNECT_S = 0.2  # from a connection's break until all is said again, on a calm day
+CONNECT_S = 0.2  # from a connection's break until all is sent again, on a calm day
 TRAVEL_S = 0.03  # a call there and back on a calm day, and what it is held back for
 
 
 @dataclass(eq=False)
 class Request:
-    """One of a node's, from asking to the end of its transfer."""
+    """A node's request, from when it asks for permits to the end of its transfer."""
 
     node: Node
     job: Job
@@ -45,7 +45,7 @@ class Timeline:
     world: World
     violations: list[str] = field(default_factory=list, init=False)
     log: list[tuple[float, str, str]] = field(default_factory=list, init=False)
-    """When, who, what."""
+    """The timeline: when, who, what."""
 
     def violate(self, text: str) -> None:
         """A promise was broken."""
@@ -58,7 +58,7 @@ class Timeline:
 
 @dataclass
 class Judge(Timeline):
-    """Hears of all that the nodes do, and notes what breaks a promise."""
+    """Is notified of all that the nodes do, and notes what breaks a promise."""
 
     plan: Plan
     faults: Misfortune
@@ -76,7 +76,7 @@ class Judge(Timeline):
         """By node: requests that began."""
         self.served_at: dict[int, float] = {}
         self.rules: dict[str, list[tuple[float, float, Any]]] = defaultdict(list)
-        """By scope: what an operator has set, from when on it may hold, and from when it does."""
+        """By scope: an operator's changes, when each may take effect, and when it has."""
         self.server_granted_at: dict[tuple[str, str], float] = {}
         """By scope and node: when the server last granted a permit."""
         self.granted_at: dict[Permit, float] = {}
@@ -115,7 +115,7 @@ class Judge(Timeline):
 
     def on_grant(self, node: Node, permit: Permit, is_reused: bool) -> None:
         """A node has given a permit to one of its requests."""
-        if not is_reused:  # it may have heard late of the grant
+        if not is_reused:  # the notification of the grant may be late
             granted_at = self.server_granted_at.get((permit.scope, node.semaphore.node), math.inf)
             self.granted_at[permit] = granted_at
         self._check_order(node, permit)
@@ -125,7 +125,7 @@ class Judge(Timeline):
             request.waits_for = later[0] if later else None
 
     def _check_order(self, node: Node, permit: Permit) -> None:
-        """Of a node's requests the one with the highest priority is first, then the oldest."""
+        """A node's request with the highest priority is first, and of equal ones the oldest."""
         request = permit.owner
         if not isinstance(request, Request):
             return
@@ -182,8 +182,8 @@ class Judge(Timeline):
         self.waiting = [one for one in self.waiting if one.node is not node]
 
     def _check_limit(self, scope: str, own: Limit, granted_at: float) -> None:
-        """Never more open than the limit that the request which begins here has named, or that an
-        operator has set. What is granted is kept.
+        """Never more requests are open than the limit that the beginning request has named, or that
+        an operator has set. Granted permits are kept.
         """
         most = own.concurrency
         if self.rules[scope]:
@@ -196,7 +196,7 @@ class Judge(Timeline):
             self.violate(f"LIMIT {scope}: {count} of {most} are open, of {nodes}")
 
     def is_excused(self, scope: str, request: Request) -> bool:
-        """Of a node that is frozen for longer than the lease of this permit can last."""
+        """True if the node is frozen for longer than the lease of this permit can last."""
         host = request.node.host
         assert request.permits is not None
         (permit,) = (one for one in request.permits.permits if one.scope == scope)
@@ -205,7 +205,7 @@ class Judge(Timeline):
             return host.is_frozen or is_ending
         if not (host.is_frozen or host.thawed_at == self.world.now):
             return False
-        permit._lease.is_expired(math.inf)  # looks what the renewal thread has renewed
+        permit._lease.is_expired(math.inf)  # reads what the renewal thread has renewed
         rest = (1 - GRACE) * self.plan.lease
         if any(
             self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at
@@ -216,10 +216,10 @@ class Judge(Timeline):
     def _may_be(
         self, scope: str, values: dict[Any, Any], granted_at: float = math.inf
     ) -> list[Any]:
-        """What may be effective of what an operator has set: `values` gives it for the changes that
-        matter here. None: nothing. For a permit: when it was granted, or later.
+        """The operator's values that may be effective: `values` gives them for the changes that
+        matter here. None means no value. For a permit: when it was granted, or later.
         """
-        # So long nodes may go by what held before.
+        # For so long nodes may use earlier values.
         since = min(granted_at, self.world.now) - 2 * self.plan.reuse_window - TRAVEL_S
         changes = [one for one in self.rules[scope] if one[2] in values]
         known = [(-math.inf, -math.inf, None), *changes]
@@ -227,7 +227,7 @@ class Judge(Timeline):
             values.get(rule)
             for index, (_, _, rule) in enumerate(known)
             if not any(
-                done <= since and not self._has_lost_data(sent)  # else older data may be back
+                done <= since and not self._has_lost_data(sent)  # otherwise older data may be back
                 for sent, done, _ in known[index + 1 :]
             )
         ]
@@ -264,7 +264,7 @@ class Judge(Timeline):
             self.failures[site] += 1
         if request.job.outcome == "refused":
             began_at = permit.granted_at - request.node.clock_ahead
-            # What began before a refusal, or a pause, was heard of belongs to it.
+            # What began before a refusal, or a pause, was known belongs to it.
             before = max(self.refused_at.get(site, -math.inf), self.paused_at.get(site, -math.inf))
             if began_at > before + TRAVEL_S:
                 self.refused_at[site] = self.world.now
@@ -364,7 +364,7 @@ class Judge(Timeline):
 
     def _may_start(self, scope: str, unstarted: int) -> bool:
         """Whether no interval, pause or backoff may keep requests waiting. So many starts are
-        granted and have not begun: under a interval they count as if they began now.
+        granted and have not begun: under an interval they count as if they began now.
         """
         if any(self._may_be(scope, {"pause": True, "resume": False, "reset": False})):
             return False
@@ -392,7 +392,7 @@ class Judge(Timeline):
         """At a site that is wanted all the time, its permits are shared by max-min; and no
         node waits for longer than the others' reuse windows and requests take.
         """
-        # Whoever asks for the next permit as it gives one back comes behind all who wait then.
+        # A node that asks for a permit as it gives one back comes after all that wait then.
         longest = len(wants) * (self.plan.reuse_window + max(holds.values())) + TRAVEL_S
         are_alike = len(set(holds.values())) == 1
         for node, share in max_min(wants, limit).items():

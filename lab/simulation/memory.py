@@ -1,4 +1,4 @@
-"""What nodes and the server still remember when there is nothing to remember."""
+"""Finds what nodes and the server still keep when they should keep nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEPT = {
     "SummedStats._sent": "the last number of each stat",
     "_Parts.addresses": "from the settings",
 }
-"""Tables that need not be empty, and why. All others are to be."""
+"""Tables that need not be empty, and why. All others must be."""
 SUMS = ("held", "waiting", "suspended", "unstarted")
 
 
@@ -59,8 +59,8 @@ def _tables(thing: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_in(updates: UpdateQueue, is_over: bool) -> Iterator[str]:
-    """What an update queue and its leases count that is not, or keep of what is gone. Once it
-    `is_over` with faults, a call is answered before the next one is made.
+    """Wrong counts of an update queue and its leases, and what they keep of ended scopes. When
+    faults are over (`is_over`), a call is answered before the next one is made.
     """
     scopes = updates.leases.keys()
     owners = [getattr(do, "__self__", None) for do in updates._timers]
@@ -82,8 +82,8 @@ def wrong_in(updates: UpdateQueue, is_over: bool) -> Iterator[str]:
 
 
 def left_on(server: Server, keys: Keys) -> Iterator[str]:
-    """What a server keeps of scopes that nobody uses, beside what a site's last starts and answers
-    have taught; and keys that nobody knows.
+    """What a server keeps of unused scopes, except what is learned from a site's last starts and
+    responses; and unknown keys.
     """
     fields_of = {key: server.fields(key) for key, _ in server.keys_left()}
     others: list[bytes] = []  # what their keys begin with

@@ -1,4 +1,4 @@
-"""The network: connections from hosts to the server, and what becomes of calls and messages.
+"""The network: connections from hosts to the server, which carry calls and messages.
 
 A connection keeps the order of what it carries, as TCP does. What a host has sent arrives although
 the host has given up and closed it meanwhile, up to two leases late.
@@ -23,7 +23,7 @@ from lab.simulation.world import Host, World
 
 @dataclass(frozen=True)
 class Weather:
-    """How the network is just now: the odds of what may become of a call, or of a message."""
+    """The state of the network now: the odds of what may happen to a call or a message."""
 
     latency: tuple[float, float] = (0.0002, 0.004)  # seconds one way: least, most
     lost: float = 0.0  # a call or its reply: its connection then carries nothing more that way
@@ -87,7 +87,7 @@ class Network:
             self.world.after(self.latency(), arrive)
 
     def freeze_server(self, seconds: float) -> None:
-        """Let the server stand still for so long."""
+        """Stop the server for so many seconds."""
         self._thaws_at = max(self._thaws_at, self.world.now + seconds)
 
     def break_all(self, host: Host | None = None) -> None:
@@ -99,7 +99,7 @@ class Network:
         return [wire for wire in self._wires if wire.machine in (host, host.renewal_thread)]
 
     def break_one(self, wire: Wire) -> None:
-        """End a connection; the host hears of it if it can."""
+        """End a connection; the host is notified if it can be reached."""
         wire.is_gone = True
         self.forget(wire)
         self._bring_back(
@@ -119,7 +119,7 @@ class Network:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """How many connections exist."""
         return len(self._wires)
 
     def latency(self) -> float:
@@ -188,7 +188,7 @@ class Network:
                     self._bring_back(wire, [[b"message", channel, message]], delay)
 
     def _bring_back(self, wire: Wire, what: Any, delay: float) -> None:
-        # Messages that are late are overtaken: else all that follow would be late, too.
+        # Late messages are overtaken: otherwise all that follow would be late, too.
         when = self.world.now + delay
         if not wire.channels:
             when = wire.heard_at = max(wire.heard_at, when)

@@ -127,7 +127,7 @@ THEMES = {
         loss=(0.0, 0.05),
         is_always_bad=True,
     ),
-    "deaf": Theme(  # nodes that reach the server, and hear nothing of it
+    "deaf": Theme(  # nodes that reach the server, but get no replies
         ("weather", "cut back", "cut out", "cut"),
         between=(0.3, 1.5),
         seconds=(0.5, 0.8, 1.2, 2.0),
@@ -135,7 +135,7 @@ THEMES = {
         pauses=(0.0, 0.02, 0.2),
         loss=(0.5, 0.8, 0.95),
     ),
-    "losses": Theme(  # of data, by nodes that hear of it late
+    "losses": Theme(  # of data, which nodes notice late
         (*OF_LOSS, "cut", "cut", "cut back", "weather", "kill", "freeze"),
         between=(0.05, 0.6),
         seconds=(0.05, 0.2, 0.4, 0.7),
@@ -151,7 +151,7 @@ THEMES = {
         pauses=(0.0, 0.02, 0.2),
         loss=(0.0, 0.02),
     ),
-    "safe": Theme(  # nothing that costs anybody a permit
+    "safe": Theme(  # no fault by which a node loses a permit
         ("flush", "scripts gone", "break", "restart", "evict the dead", "full"),
         between=(0.1, 0.8),
         seconds=(0.05, 0.1),
@@ -193,7 +193,7 @@ def plan_for(seed: int) -> Plan:
     plan = replace(plan, lingers=others.random() < 0.2)
     if "all" in plan.limits and rare.random() < 0.2:
         plan = _grouped(rare, plan)
-    random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
+    random = Random(-1 - seed)  # another one, so that plans without jobs are what they were before
     if random.random() < 0.01:
         return _shared(seed, random)
     if plan.kind == "crowd" or random.random() < 0.7:
@@ -203,7 +203,7 @@ def plan_for(seed: int) -> Plan:
 
 
 def plan_for_managed(seed: int) -> Plan:
-    """The same on a server as people rent it: scripts may not use INFO, and a proxy hides a replica
+    """The plan of a seed on a managed server: scripts may not use INFO, and a proxy hides a replica
     that takes over.
     """
     plan = plan_for(seed)
@@ -270,7 +270,7 @@ def as_block(fault: Fault) -> Fault:
 
 
 def _calm(seed: int, random: Random) -> Plan:
-    """Mixed work, and no fault: what can be said exactly is judged here."""
+    """Mixed work, and no fault: exact bounds are checked here."""
     lease = random.choice((2.0, 6.0, 15.0))
     nodes = random.choice((1, 2, 3))
     theme = replace(THEMES["all"], length=4.0)
@@ -288,7 +288,7 @@ def _calm(seed: int, random: Random) -> Plan:
 
 
 def _paced(seed: int, random: Random) -> Plan:
-    """A site where time stands in the way, and nodes whose requests wait, or give up."""
+    """A site with an interval between starts, and nodes whose requests wait, or give up."""
     lease = random.choice((2.0, 6.0))
     nodes = random.choice((2, 3, 4))
     limits = (Limit(2, delay=0.3), Limit(9, delay=1.0), Limit(9, rate="2/s", burst=4), Limit(1))
@@ -307,8 +307,8 @@ def _paced(seed: int, random: Random) -> Plan:
 
 
 def _crowd(seed: int, random: Random) -> Plan:
-    """Nodes that want one site all the time, some of them a little and some of them much; the
-    requests of some take longer.
+    """Nodes that always want permits of one site, some of them few and some many; the requests of
+    some take longer.
     """
     nodes = random.choice((2, 3, 5))
     hold = random.choice((0.02, 0.05, 0.2, 0.2))
@@ -336,7 +336,7 @@ def _crowd(seed: int, random: Random) -> Plan:
 
 
 def _shared(seed: int, random: Random) -> Plan:
-    """Jobs of several nodes that want one site all the time, and much, but for one that comes and
+    """Jobs of several nodes that always want many permits of one site, except one that comes and
     goes.
     """
     names = "abcd"[: random.choice((2, 2, 3, 4))]
@@ -527,7 +527,7 @@ def _days(seed: int, random: Random) -> Plan:
 
 
 def _grouped(random: Random, plan: Plan) -> Plan:
-    """Where two sites are in a group of the user's own."""
+    """The plan with two sites in a group of the user."""
     limit = random.choice((Limit(1), Limit(2), Limit(9, delay=0.1)))
     workers = []
     for worker in plan.workers:
@@ -567,7 +567,7 @@ def _limits(random: Random, sites: int) -> dict[str, Limit]:
 
 
 def _own_limits(random: Random, nodes: int) -> dict[int, dict[str, Limit]]:
-    """Sometimes a node names stricter or looser limits than the others."""
+    """In some plans a node names stricter or looser limits than the others."""
     if random.random() < 0.75:
         return {}
     return {random.randrange(nodes): {"a.com": Limit(random.choice((1, 2, 4)))}}
@@ -621,7 +621,7 @@ def _job(
 
 
 def _faults(random: Random, theme: Theme, nodes: int, lease: float) -> tuple[Fault, ...]:
-    """At random moments. Jumps lie apart, as docs/guarantees.md wants them."""
+    """Faults at random times. Jumps lie apart, as docs/guarantees.md requires."""
     faults = []
     length = theme.length * lease
     if theme.is_always_bad:
@@ -673,7 +673,7 @@ WEATHER: dict[str, Any] = {  # what may be drawn for each attribute of `Weather`
 
 
 def weather(random: Random, **odds: tuple[float, ...]) -> dict[str, Any]:
-    """Arguments of `Weather`; `odds` are others than those of `WEATHER`."""
+    """Arguments of `Weather`; `odds` replace those of `WEATHER`."""
     return {name: random.choice(those) for name, those in (WEATHER | odds).items()}
 
 

@@ -35,26 +35,26 @@ from semaphore_middleware.link import scripts
 from tests.support.paths import REPOSITORY
 
 NAMES = r"(?:rule \d+|promise): .+"
-"""Of the markers where they are kept."""
+"""A pattern for the names of the markers of rules and promises."""
 TABLE = Path(__file__).with_suffix(".toml")
 UNFIT = re.compile(r"(Name|UnboundLocal|Attribute)Error|\bglobal \w+")
-"""What code says that lacks a name, in Python and in Lua."""
+"""Errors of code that lacks a name, in Python and in Lua."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(Change):
-    """A rule or a promise, and what the code is that does not keep it."""
+    """A rule or a promise, and the change by which the code does not keep it."""
 
     name: str
-    """That of its marker."""
+    """The name in its marker."""
     seed: int = 0
-    """One that sees when it is not kept; 0: none is known."""
+    """A seed that fails when the rule is off; 0 if none is known."""
     test: str = ""
-    """One that sees it, where no seed is known."""
+    """A test that fails then, if no seed is known."""
 
     @property
     def place(self) -> Place:
-        """Where it is kept."""
+        """The place of its marker."""
         found = [place for place in _places() if place.name == self.name]
         if len(found) != 1:
             raise UnfitError(f"{len(found)} markers in the source, not one: {self.name}")
@@ -62,7 +62,7 @@ class Rule(Change):
 
     @property
     def world(self) -> str:
-        """In which the seed is run."""
+        """The world in which the seed is run."""
         return "shared_crawl" if "/shared_crawl/" in self.place.file else "semaphore"
 
 
@@ -105,7 +105,7 @@ def script_file(file: str, text: str) -> Iterator[None]:
 
     scripts.read_file = read_changed
     scripts.source_of.cache_clear()
-    # A rule that is off in one part of `sync` only is to be seen by what comes of it.
+    # A rule that is off in only one part of `sync` must be seen by its effects.
     Server.compare_every = math.inf
     try:
         yield
@@ -151,12 +151,12 @@ def _functions(own: Any, other: Any) -> Iterator[tuple[FunctionType, FunctionTyp
 
 
 def convicts(seed: int, rule: Rule) -> str | None:
-    """What the judge says of a seed's run without a rule."""
+    """The promises that a seed's run breaks without a rule."""
     plan_for, run = WORLDS[rule.world]
     with switched_off(rule):
         try:
             found = [text.split(" ", 1)[1] for text in run(plan_for(seed)).violations]
-        except Exception as error:  # a loop that spins, an error that nobody catches
+        except Exception as error:  # an endless loop, or an error that is not caught
             found = [repr(error)]
     if unfit := [text for text in found if UNFIT.search(text)]:
         raise UnfitError(unfit[0])
@@ -164,7 +164,7 @@ def convicts(seed: int, rule: Rule) -> str | None:
 
 
 def is_seen_by_test(rule: Rule) -> bool:
-    """Whether the rule's test fails without it."""
+    """True if the rule's test fails without the rule."""
     plugin = ("-p", "lab.simulation.power", f"--without={rule.name}")
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *plugin, rule.test)
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ local function fail(text)
   error({ err = text }, 0)
 end
 
--- A command that no server would take: a bug of the script.
+-- An error for a command that no server would accept: a bug of the script.
 local function fail_as_wrong(text)
   error({ err = text, is_bug = true }, 0)
 end
@@ -287,7 +287,7 @@ function FREE.PERSIST(key)
   return 1
 end
 
--- Any of them: a server that is put back to what it was before takes others.
+-- Any of them: a server that goes back to older data chooses others.
 function FREE.SPOP(key)
   local members = sorted(key)
   if #members == 0 then return false end
@@ -431,13 +431,13 @@ local function copied(value)
   return copy
 end
 
--- What is packed stays a table: nobody looks inside.
+-- Packed data stays a table, as no command reads it.
 cmsgpack = {
   pack = function(...) return copied({ n = select('#', ...), ... }) end,
   unpack = function(packed) return unpack(copied(packed), 1, packed.n) end,
 }
 
--- Nobody else writes the scripts' keys here: what they catch is a mistake of theirs, and is to be seen.
+-- Only the scripts write their keys here: an error that they catch is their own bug, and must be seen.
 function pcall(run, ...)
   return true, run(...)
 end

@@ -74,7 +74,7 @@ JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
 
 @dataclass
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     plan: Plan
     violations: list[str]
@@ -83,11 +83,11 @@ class Result:
     calls: int
     requests: int
     in_use: float = 0.0
-    """Seconds for which requests were open, of all together."""
+    """Seconds for which requests were open, summed up."""
 
 
 class Semaphore(FairSemaphore):
-    """The real one, whose connections are simulated."""
+    """The real semaphore, with simulated connections."""
 
     def __init__(self, network: Network, host: Host, machine: int, **options: Any) -> None:
         self._wires = partial(Wire, network, host)
@@ -106,13 +106,13 @@ class Semaphore(FairSemaphore):
 
 
 def connected_by(wires: Callable[..., Any], location: Location) -> Location:
-    """Let it open these connections."""
+    """Let the server's location open these connections."""
     location._connector = replace(location._connector, connection_class=wires)  # type: ignore[arg-type]
     return location
 
 
 class Witness(Observer):
-    """Tells the judge of a node's grants."""
+    """Notifies the judge of a node's grants."""
 
     def __init__(self, judge: Judge, node: Node) -> None:
         self._judge = judge
@@ -145,7 +145,7 @@ class RenewalThread:
         return False  # no thread of this process is stalled
 
     def warn(self, *_: object) -> None:
-        """Nothing: it would be another thread that logs."""
+        """Do nothing: another thread would log."""
 
 
 class Node:
@@ -185,7 +185,7 @@ class Node:
             await self.close()
 
     async def _linger(self) -> None:
-        """Stay until nothing need be remembered any more."""
+        """Stay until the node and the server should have forgotten everything."""
         lease = self._run.plan.lease
         while self._run.has_faults_left:  # noqa: ASYNC110 - simulated time
             await asyncio.sleep(lease)
@@ -385,7 +385,7 @@ class Run:
                 self.judge.check_stalled(scope, one, one.semaphore._session)
 
     def _watch(self) -> None:
-        """Look at all that holds at any time, again and again."""
+        """Check regularly all promises that hold at any time."""
         judge, lease = self.judge, self.plan.lease
         is_calm = self.plan.kind == "calm"
         settling_since = BEGIN_S if is_calm else judge.faults_end
@@ -436,7 +436,7 @@ class Run:
                 self.judge.violate(f"ERROR {node.name}: {error!r}")
 
     def _close_all(self) -> None:
-        """Nothing may be left: neither in nodes nor on the server."""
+        """Nothing may be left in nodes or on the server."""
         if self.plan.kind == "calm":
             self.world.run(self.world.now + 0.5)
             for entry in self._entries():
@@ -444,7 +444,7 @@ class Run:
         self.world.run(self.world.now + 3 * self.plan.lease)
         had_full = any(fault.kind == "full" for fault in self.plan.faults)  # feature: report
         self.history.check(had_full)  # feature: report
-        if self._entries():  # a dead node's: they end when somebody calls
+        if self._entries():  # a dead node's: they end with the next call
             probe = Node(self, -1, "probe")
             task = probe.host.spawn(self._probe(probe))
             for _ in range(20):
@@ -488,8 +488,8 @@ class Run:
         return found
 
     def _check_keys(self) -> None:
-        """Keys end by themselves, but for those of which one is enough for all; and the index has
-        all scopes, but for those of dead nodes after a jump of the clock.
+        """Keys expire, except those that exist only once; and the index has all scopes, except
+        those of dead nodes after a jump of the clock.
         """
         listed = self.server.fields(KEYS.index)
         jumps = any(fault.kind == "jump" for fault in self.plan.faults)
@@ -519,7 +519,7 @@ class Run:
         judge.check_shares(wants, limit, holds, length)
 
     def _judge_mixed(self) -> None:
-        """The strictest of each part holds, and no more than that."""
+        """The strictest value of each field holds, and nothing stricter."""
         judge = self.judge
         self.world.run(self.world.now + 2 * self.plan.lease)
         judge.starts.clear()
@@ -530,8 +530,8 @@ class Run:
         judge.check_mixed(limits, JUDGED_S, is_wanted)
 
     def _judge_sick(self) -> None:  # feature: unresponsive
-        """The node that is well has the site to itself; if there is none, the site is left alone,
-        but for one try in each pause.
+        """The node that is well has the site to itself; if there is none, the site gets only one
+        request in each pause.
         """
         judge, plan = self.judge, self.plan
         self.world.run(BEGIN_S + min(plan.down_after.values()))
@@ -556,8 +556,8 @@ class Run:
             judge.violate(f"SICK: a site that does not respond was tried {tries} times")
 
     def _judge_blocked(self) -> None:  # feature: blocked
-        """A wall is found when it has lasted, tried once a pause, and forgotten when it has gone. A
-        quota is none.
+        """A blocking site is found after a time, tried once a pause, and forgotten when it has
+        stopped. A quota does not count as blocking.
         """
         judge, plan = self.judge, self.plan
         self.world.run(BEGIN_S + BLOCKED_S - BACKOFF.most)
@@ -658,7 +658,7 @@ class Run:
             for scope in sorted({one.of[0] for one in self.plan.faults if one.kind == "rule"}):
                 self._operator.spawn(self._resume_in_the_end(scope))
 
-    # Each strikes, and returns what ends it; None: it is over at once.
+    # Each strikes, and returns what ends the fault; None if it is over at once.
 
     def _kill(self, fault: Fault) -> End | None:
         node = self._node(fault.node)
@@ -686,7 +686,7 @@ class Run:
         self._tasks.append((node, node.host.spawn(node.live([_Worker(fault.node, list(jobs))]))))
 
     def _is_in_use(self, scope: str) -> bool:
-        """Whether the server knows of anybody who holds or waits."""
+        """True if any node holds or waits, as the server has it."""
         state = self.server.field(KEYS.of(scope)[0], b"state")
         return state is not None and not state[RECORDS["state"].names.index("idle_since")]
 
@@ -698,7 +698,7 @@ class Run:
                 self._operate(partial(self._admin.evict, node.semaphore.node))
 
     def _older_version(self, _: Fault) -> None:
-        """A call as a node of another version makes it, which changes nothing."""
+        """Make a call as a node of another version, which must change nothing."""
         # One that finds a server without a past, or one that nobody has used for long, may use it.
         if self.faults.losses_at or self.faults.jumps_at:
             return

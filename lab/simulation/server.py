@@ -1,4 +1,4 @@
-"""The simulated server: our scripts over a small Redis, with a clock and data to lose."""
+"""The simulated server: the scripts on a small Redis, with a clock and data that it can lose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from semaphore_middleware.link import scripts
 from semaphore_middleware.link.lease import STEP
 from semaphore_middleware.link.scripts import sha1_of
 
-EPOCH_MS = 1_700_000_000_000.0  # what the server's wall clock says at the simulation's second 0
+EPOCH_MS = 1_700_000_000_000.0  # the server's wall clock at the simulation's second 0
 COLLECT_EVERY = 200  # calls: the order of a table's fields depends on when Lua collects garbage
 COMPARE_EVERY = 4  # calls: the fast path of `sync` is compared with the slow one
 COMPARED = "reply, data or messages are not what they are without `fast_path`"
@@ -82,11 +82,11 @@ class Server:
         return self._lua.SNAPSHOT()
 
     def set_full(self, is_full: bool) -> None:
-        """Whether it is at its maxmemory."""
+        """Let the server be at its maxmemory, or not."""
         self._lua.IS_FULL = is_full
 
     def set_lacking_replicas(self, lacks_replicas: bool) -> None:
-        """Whether it has fewer replicas than its min-replicas-to-write."""
+        """Let it have fewer replicas than its min-replicas-to-write, or not."""
         self._lua.LACKS_REPLICAS = lacks_replicas
 
     def set_evicting(self) -> None:
@@ -171,10 +171,10 @@ class Server:
 
     @staticmethod
     def commands() -> set[str]:
-        """The names of all that it knows."""
+        """The names of all commands that the server has."""
         return {name.decode() for name in _lua().globals().COMMANDS}
 
-    # What it knows ------------------------------------------------------------------------------
+    # Its data ----------------------------------------------------------------------------------
 
     def keys_left(self) -> list[tuple[bytes, float | None]]:
         """All keys, each with the milliseconds until it expires, if it does."""
@@ -188,14 +188,14 @@ class Server:
         return sorted(entry.h.keys()) if entry else []
 
     def field(self, key: bytes, field: bytes) -> Any:
-        """A field of a hash, a list if it was packed; None: there is none."""
+        """A field of a hash, a list if it was packed; None if it does not exist."""
         entry = self._lua.DB[key]
         value: Any = entry.h[field] if entry else None
         return [value[i] for i in range(1, value.n + 1)] if _is_table(value) else value
 
     def failures_heard(self, key: bytes) -> int:
-        """How many requests without response were counted at a scope; but for those that may have
-        been twice, as a late update had opened the entry anew.
+        """How many requests without response were counted at a scope, without those that may have
+        been counted twice, as a late update had opened the entry again.
         """
         return int(self._lua.FAILURES[key] or 0) - int(self._lua.OPENED_LATE[key] or 0)
 
@@ -205,7 +205,7 @@ class Server:
 
 @cache
 def _lua() -> Any:
-    """One for all runs of this process: what it has compiled stays."""
+    """One Lua runtime for all runs of this process, so that scripts are compiled once."""
     lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
     lua.execute(b"SCRIPTS = {} LIST = function(...) return { ... } end")
     lua.execute(b"COLLECT = function() collectgarbage() collectgarbage('stop') end")
@@ -288,7 +288,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """A reply as redis-py has it."""
+    """A reply as redis-py returns it."""
     if value is False or value is None:
         return None
     if isinstance(value, float):

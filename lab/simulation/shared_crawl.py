@@ -57,13 +57,13 @@ START_KEY = "starts"
 SITES = ("a.one.com",) * 3 + ("b.one.com", "c.two.com", "d.two.com")
 CONCURRENT_REQUESTS = 6
 HEARTBEAT_S = 5.0  # of Scrapy's engine
-LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
+LOOK_S = 0.1  # how often the judge checks whether a node has nothing to do
 QUEUES = ("scrapy.squeues.FifoMemoryQueue", "scrapy.squeues.LifoMemoryQueue")
 COPIES_PER_LEASE = 20  # of the server's data
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
 FEW_STARTS = 10  # of a node: after as many it is started again ever later
 GRACE_S = 0.1  # for a node that is stopping, then it is cut off
-PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
+PROMPT_S = 0.5  # within which a node is notified of new work, without faults
 
 
 Budgets: TypeAlias = tuple[int, int]
@@ -78,7 +78,7 @@ class Page:
     links: tuple[int, ...]
     items: int
     latency: float
-    callback: float  # what lies between two of the things that its callback yields
+    callback: float  # pause between two results of its callback
     pipeline: float  # which each of its items takes
     failures: int = 0  # after which it responds; each time it is retried, unfiltered, as by Scrapy
     is_fatal: bool = False  # to its node, each time
@@ -108,7 +108,7 @@ class CrawlPlan:
         return f"http://{self.pages[number].site}/{number}"
 
     def is_safe(self, kinds: Container[str]) -> bool:
-        """Whether all faults are of these kinds, and no server takes over that lacks all."""
+        """True if all faults are of these kinds, and no server without data takes over."""
         return all(
             fault.kind in kinds and (fault.kind not in LOSING or fault.of <= fault.at)
             for fault in self.faults
@@ -116,12 +116,12 @@ class CrawlPlan:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a budget at some time."""
+        """True if there is a budget at any time."""
         return any(self.budgets) or any(fault.kind == "budgets" for fault in self.faults)
 
     @property
     def reachable(self) -> set[int]:
-        """The pages that are to be done: no fatal ones, and none that only those link to."""
+        """The pages to be done: no fatal ones, and none that only these link to."""
         found = {0, *(number for _, number in self.fed), *self.keyed}
         to_visit = list(found)
         while to_visit:
@@ -161,7 +161,7 @@ def plan_for(seed: int) -> CrawlPlan:
     is_second_run = random.random() < 0.3 and not may_end
     if is_second_run:
         faults = (*faults, Fault(random.uniform(0.02, 0.5) * lease, "go back"))
-    others = Random(f"{seed} busy")  # the others are what they were before
+    others = Random(f"{seed} busy")  # so that the other plans are what they were before
     if others.random() < 0.5:
         faults = tuple(as_block(fault) for fault in faults)
     is_heard = not any(fault.kind in TROUBLE - {"freeze"} for fault in faults)
@@ -240,7 +240,7 @@ OF_SERVER = (
     "split brain",
     "evict",
 )
-NOT_EVICTED = {"aside", "failed", "claims"}  # nobody has what is lost there, or it is not used here
+NOT_EVICTED = {"aside", "failed", "claims"}  # what is lost there is nowhere else, or not used here
 # Calls come late, or twice, or recent requests are sent again.
 OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands", "restart"}
 # A living node may lose its lease.
@@ -456,7 +456,7 @@ class _ScrapyEngine:
         self._busy -= 1
         self.open_at[site] -= 1
         self.schedule()
-        await asyncio.sleep(0)  # it is neither there nor here
+        await asyncio.sleep(0)  # the request is neither with the downloader nor with the spider
         self._busy += 1
         if with_response:
             await self._call_back(number, page)
@@ -1009,7 +1009,7 @@ class Crawl(Timeline):
     # Faults -------------------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
-        if self._is_over or self.server.has_ended:  # what a server loses then, nobody notices
+        if self._is_over or self.server.has_ended:  # a loss of data would not be noticed any more
             self._to_come -= 1
             return
         self.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")

@@ -1,4 +1,4 @@
--- What the judge sees of the server: when permits are granted, and how many failures were counted.
+-- Reports to the judge when permits are granted, and how many failures were counted.
 
 STEP = 0 -- the clock's longest step, ms
 NOTE_GRANT = nil -- function(key, node, lease_id, first, last): these permits of the lease were granted

@@ -14,7 +14,7 @@ from typing import Any, Never
 
 BEGIN_S = 1000.0
 TIMER_LATE_S = 1e-9  # so that no timer comes too early for rounding
-MOST_TURNS = 20_000  # of all loops in one moment: more, and something spins
+MOST_TURNS = 20_000  # of all loops at one time: more are an endless loop
 
 
 class World:
@@ -23,7 +23,7 @@ class World:
     def __init__(self) -> None:
         self.now = BEGIN_S
         self.hosts: list[Host] = []
-        self._dead: list[Host] = []  # what ran on them is not to be collected, which would run it
+        self._dead: list[Host] = []  # keeps their coroutines: garbage collection would run them
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
 
