@@ -19,8 +19,8 @@ VALUES_PER_CALL = 100
 class Cache:
     """Gets and puts values on the connection of a session.
 
-    Values should be small, as permits travel on the same connection. Nothing depends on the cache:
-    where the server does not reply, or refuses, a node goes without.
+    Values should be small, as permits use the same connection. Nothing depends on the cache: if the
+    server does not reply, or refuses, a node does without it.
     """
 
     def __init__(self, keys: Keys, wake: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class Cache:
         self._wake = wake
         self._now = asyncio.get_running_loop().time
         self._gets: dict[bytes, asyncio.Future[tuple[bytes, float] | None]] = {}
-        """By key."""
+        """The values that are awaited, by key."""
         self._puts: list[tuple[float, tuple[Any, ...]]] = []
         """The end of each value, on the loop's clock, and the command without its expiry."""
         self._has_complained = False
@@ -45,7 +45,7 @@ class Cache:
         return await asyncio.shield(reply)
 
     def put(self, name: str, value: bytes, seconds: float, replace: bool = True) -> None:
-        """Keep a value for so many seconds. It is sent before any update that is sent later.
+        """Keep a value for `seconds`. It is sent before any later update.
 
         Without `replace`, a value that is still valid stays as it is.
         """
@@ -56,7 +56,7 @@ class Cache:
     async def exchange(self, connection: Connection) -> None:
         """Send all gets, then puts, until none is left.
 
-        What could not be sent is dropped. Raises `ServerUnreachableError`.
+        Commands that could not be sent are dropped. Raises `ServerUnreachableError`.
         """
         for keys in batches([*self._gets], VALUES_PER_CALL):
             # In this order: a value may end between the two commands.
@@ -79,14 +79,14 @@ class Cache:
         if errors and not self._has_complained:
             self._has_complained = True
             logger.warning(
-                "Nodes cannot share values on %s (%s): each node finds them out itself.",
+                "Nodes cannot share values on %s (%s): each node fetches them itself.",
                 connection.server_name,
                 errors[0],
             )
         return replies
 
     def give_up(self) -> None:
-        """Let nobody wait for values: the server cannot be reached, or the session ends."""
+        """Answer waiting `get` calls with None: the server is out of reach, or the session ends."""
         while self._gets:
             _, reply = self._gets.popitem()
             reply.set_result(None)

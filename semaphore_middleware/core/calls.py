@@ -1,9 +1,9 @@
 """One node's calls to the scripts: it joins the server's epoch, and sends updates.
 
 The epoch key names the incarnation of the server in which permits were granted. A server without
-one, or with that of another incarnation, may have lost its data: nothing that it reports of its age
-proves otherwise. So there is a recovery wait: no permit is granted while those of an earlier
-incarnation may be held.
+this key, or with that of another incarnation, may have lost its data: its reported age cannot prove
+otherwise. So there is a recovery wait: no permit is granted while permits of an earlier incarnation
+may be held.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count
 
 
 class UnpackableError(SemaphoreError):
-    """An update that cannot be written for the server."""
+    """An update that cannot be packed for the server."""
 
     def __init__(self, update: LeaseUpdate) -> None:
-        super().__init__(f"what is to be sent for {update.scope!r} cannot be packed")
+        super().__init__(f"the update for {update.scope!r} cannot be packed")
         self.update = update
 
 
 class Recovery:
     """Begins epochs for one node, or joins the present one, and counts the recovery wait down.
 
-    `on_loss` is called with the seconds that are left of it, once for each epoch.
+    `on_loss` is called once for each epoch that begins with a wait, with the seconds left of it.
     """
 
     def __init__(self, keys: Keys, options: NodeOptions, on_loss: Callable[[float], None]) -> None:
@@ -70,12 +70,12 @@ class Recovery:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is granted yet, as far as this node knows."""
+        """Whether the recovery wait goes on, as far as this node knows."""
         return self._over_at is not None
 
     @property
     def left(self) -> float:
-        """For how many seconds nothing is granted, as far as this node knows."""
+        """The seconds left of the recovery wait, as far as this node knows."""
         if self._over_at is None:
             return 0.0
         return max(0.0, self._over_at - asyncio.get_running_loop().time())
@@ -83,23 +83,23 @@ class Recovery:
     async def join_epoch(self, connection: Connection) -> bool:
         """Join the epoch of the server's present incarnation; begin it if nobody has.
 
-        Returns whether it is another one than this node knew. Raises `ServerUnreachableError`, and
-        `ServerRefusedError` where nodes of another version use the server.
+        Returns whether it is another epoch than this node knew. Raises `ServerUnreachableError`,
+        and `ServerRefusedError` if nodes of another version use the server.
         """
         return self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
 
     def call_to_join(self, info: str) -> Call:
-        """The call of the script `begin_epoch`. If the server is in another incarnation, what
-        follows in the same round trip is of an earlier epoch there, and does nothing.
+        """The call of the script `begin_epoch`. If the server is in another incarnation, the
+        updates that follow in the same round trip are of an earlier epoch, and it applies none.
         """
-        # A node that comes back vouches for no quiet time: see `clock.lua`.
+        # After a reconnect a node does not know how long the server was idle: see `clock.lua`.
         head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
-        # One that knew another server may hold permits, which a new server knows nothing of.
+        # A node that has used another server may hold permits that a new server does not know of.
         wait_if_empty = self._wait if self.epoch else 0.0
         return pack_begin(self._keys, head, self._wait, wait_if_empty, info)
 
     def on_joined(self, connection: Connection, reply: Sequence[Any]) -> bool:
-        """The reply to `call_to_join`. Returns and raises as `join_epoch` does."""
+        """Apply the reply to `call_to_join`. Returns and raises as `join_epoch` does."""
         begun = Begun.read(reply, connection.server_name)
         connection.may_evict = begun.may_evict
         is_new = begun.epoch != self.epoch
@@ -120,7 +120,7 @@ class Recovery:
         if begun.may_evict:
             logger.warning(
                 "%s evicts keys when its memory is full. No permit is granted while it evicts "
-                "keys, nor for %.1f s afterwards: set its maxmemory-policy to noeviction.",
+                "keys, or for %.1f s afterwards: set its maxmemory-policy to noeviction.",
                 connection.server_name,
                 self._wait,
             )
@@ -134,7 +134,7 @@ class Recovery:
             )
 
     def _note_wait(self, left: float, connection: Connection) -> None:
-        """The wait ends in so many seconds: an operator may have ended it."""
+        """Note that the wait ends in `left` seconds; an operator may have ended it."""
         self._connection = connection
         loop = asyncio.get_running_loop()
         if left > 0:
@@ -154,7 +154,7 @@ class Recovery:
             return  # the server reports it again over the next connection
         left = self._over_at - asyncio.get_running_loop().time()
         if left > TIMER_EARLY_S:  # mutant > -> >=: no clock tells this time
-            if left >= 0.5:  # else it would be for another 0 s
+            if left >= 0.5:  # not: for another 0 s
                 logger.info("No permit is granted for another %.0f s.", left)
             self._note_wait(left, self._connection)
         else:
@@ -163,8 +163,8 @@ class Recovery:
 
 
 async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Sequence[Any]:
-    """The reply to the script `begin_epoch`, packed with what INFO says, where scripts may not use
-    it.
+    """The reply to the script `begin_epoch`, packed with the output of INFO if scripts may not use
+    that.
     """
     if not connection.needs_info_for_scripts:
         try:
@@ -177,7 +177,7 @@ async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Se
 
 
 async def info_for_scripts(connection: Connection) -> str:
-    """What INFO says now, for scripts that may not use it; nothing, if they may."""
+    """The present output of INFO, for scripts that may not use it; empty if they may."""
     if not connection.needs_info_for_scripts:
         return ""
     await connection.check_server()
@@ -195,9 +195,9 @@ def pack_begin(
     """The call of the script `begin_epoch`: it begins an epoch unless the server's present
     incarnation has one.
 
-    `wait` is in seconds, and so is `wait_if_empty`, where the server was started when no permit was
-    held; with `is_trusted` none is waited for, also if a wait was begun already. `info` is what
-    INFO says, if the script may not ask.
+    `wait` is the recovery wait in seconds, `wait_if_empty` that of a server which was started when
+    no permit was held. With `is_trusted` there is no wait, and one that has begun ends. `info` is
+    the output of INFO, if the script may not use that.
     """
     waits = milliseconds(wait), milliseconds(wait_if_empty)
     epoch = f"{VERSION}-{chance.token(8)}"
@@ -218,7 +218,7 @@ class Begun:
 
     @classmethod
     def read(cls, reply: Sequence[Any], server_name: str) -> Self:
-        """Raises `ServerRefusedError` where nodes of another version use the server."""
+        """Raises `ServerRefusedError` if nodes of another version use the server."""
         epoch, version, left, may_evict = reply
         if not epoch:
             raise ServerRefusedError(
@@ -245,7 +245,7 @@ class Store:
         self._job = encoded(options.job)
         self.wall = 0.0
         """The server's wall clock in its last reply, in seconds."""
-        self._answered_at = -math.inf  # when the last call was sent that was answered
+        self._answered_at = -math.inf  # when the last answered call was sent
         self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
         self.channels = (keys.channel(node), keys.changes)
         """This node's channel, for what other nodes' calls have caused, and the channel of all
@@ -253,7 +253,7 @@ class Store:
         """
 
     async def check_rights(self, connection: Connection) -> None:
-        """Try each command of the scripts once, on a trial key. Leaves nothing.
+        """Try each command of the scripts once, on a trial key that does not stay.
 
         Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
         """
@@ -270,10 +270,10 @@ class Store:
 
         None if the server is in another epoch: then it has applied nothing.
 
-        With `check` the server is asked first, in the same round trip, whether it still is in the
-        incarnation that is known. If it is not, it applies none of the updates: they are of an
-        earlier epoch. Raises `ServerUnreachableError`; every update can then be sent again without
-        harm. Raises `UnpackableError` before it sends anything.
+        With `check`, the same round trip first checks that the server is still in the known
+        incarnation. If it is not, it applies none of the updates, as they are of an earlier epoch.
+        Raises `ServerUnreachableError`; every update can then be sent again without harm. Raises
+        `UnpackableError` before it sends anything.
         """
         calls = list(batches(updates, UPDATES_PER_CALL))
         known_epoch = self.recovery.epoch
@@ -284,14 +284,14 @@ class Store:
             info = await info_for_scripts(connection)
             packed.insert(0, self.recovery.call_to_join(info))
         evicted = connection.facts.get("evicted_keys")
-        # A server that lacks the scripts may be another one, to which a proxy leads without notice.
-        # (Redis 6.2 gives them to its replicas.)
+        # A server that lacks the scripts may be another one, to which a proxy has switched
+        # unnoticed. (Redis 6.2 copies scripts to its replicas.)
         results = await run_scripts(connection, packed, before_loading=self.recovery.join_epoch)
         self._answered_at = sent
         if check:
             self.recovery.on_joined(connection, results.pop(0))
         if connection.may_evict:
-            await info_for_scripts(connection)  # where `sync` may not check whether it has
+            await info_for_scripts(connection)  # the script may not be able to check for evictions
         if connection.facts.get("evicted_keys") != evicted:
             return None
         if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
@@ -308,7 +308,7 @@ class Store:
     async def repeat(
         self, connection: Connection, epoch: bytes, updates: Sequence[LeaseUpdate]
     ) -> list[Reply] | None:
-        """Send updates of this epoch again, without a note of anything: from another thread.
+        """Send updates of this epoch again, from the renewal thread: no attribute changes.
 
         None if the server is in another epoch. Raises `ServerUnreachableError`.
         """

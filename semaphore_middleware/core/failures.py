@@ -15,32 +15,32 @@ IN_A_ROW = 3
 class Failures:
     """Requests without a response, in a row.
 
-    The trouble may be this node's own: its resolver, its route, or a ban of its address. So the
-    server is asked first whether any other node gets on; if one does, or may, this node pauses
-    alone. Times are on the loop's clock.
+    The cause may be this node's own: its resolver, its route, or a ban of its address. So the
+    server is asked first whether the site answers any other node; if it does, or may, this node
+    pauses alone. Times are on the loop's clock.
     """
 
     in_a_row: int = 0
     failed_at: float = -math.inf
     """When the last of them failed."""
     until: float = -math.inf
-    """The end of this node's own pause; infinite until the server has replied whose fault the
-    failures are.
+    """The end of this node's own pause; infinite until the server has replied whether other nodes
+    fail, too.
     """
     _pause: float = 0.0  # the length of the last one in seconds
 
     @property
     def are_many(self) -> bool:
-        """True if there are so many that this node makes one request at a time."""
+        """Whether there are so many that this node makes one request at a time."""
         return self.in_a_row >= IN_A_ROW
 
     def may_hold(self, now: float) -> int:
-        """How many permits this node may hold, if there are many."""
+        """How many permits this node may hold after many failures."""
         return 0 if now < self.until else 1  # rule 24: one request at a time
 
     def note(self, began_at: float, now: float) -> None:
-        """A request that began at this time has failed now. One that began before the end of the
-        last pause belongs to it.
+        """Note that a request that began at this time has failed. If it began before the end of the
+        last pause, it causes no other.
         """
         self.failed_at = now
         self.in_a_row += 1
@@ -49,7 +49,7 @@ class Failures:
 
     @property
     def is_in_question(self) -> bool:
-        """True until the server has replied whose fault they are."""
+        """Whether it is not known yet if other nodes fail, too."""
         return self.until == math.inf
 
     def begin_pause(self, now: float, backoff: Backoff) -> float:
@@ -59,10 +59,10 @@ class Failures:
         return self._pause
 
     def end_pause(self) -> None:
-        """The site responds to no node, so its own pauses count."""
+        """End the pause of this node alone: the site responds to no node, so all of them pause."""
         self.until, self._pause = -math.inf, 0.0
 
     def end_question(self) -> None:
-        """Whose fault they are stays unknown: the server's reply is lost."""
+        """Stop waiting for the server's reply whether other nodes fail, too: it is lost."""
         if self.is_in_question:
             self.until = -math.inf

@@ -9,7 +9,7 @@ CONSTANTS = {
     "complete": f"'{COMPLETE.decode()}'".replace("\0", r"\0"),
     "index_kept": str(INDEX_KEPT_MS),
 }
-"""As scripts have them."""
+"""As Lua literals, for scripts."""
 
 
 class Keys:
@@ -23,18 +23,18 @@ class Keys:
         self.rules = self._tag + b":rules"
         """Rules of operators."""
         self.index = self._tag + b":index"
-        """The scopes on the server, for those who look."""
+        """The scopes on the server, for commands that list them."""
         self.changes = self._tag + b":changes"
         """The channel of all nodes, for changed rules."""
         self.of_all = (self.epoch, self.rules, self.index)
         """The first keys of each script about scopes."""
         self.trial = self.channel("")
-        """A key for a script to try rights on, and a channel of no node."""
+        """A key and a channel to try rights on, which no node uses."""
         self.scopes = self._tag + b":scope:"
         """The beginning of all scopes' keys."""
         self._queue = self._tag + b":queue:"
         self.changed_rules = self.rules + b":log"
-        """What operators have set, and when."""
+        """The log of what operators have set, and when."""
 
     def of(self, scope: str) -> tuple[bytes, bytes]:
         """The keys of a scope, in the order of scripts: its state and entries, and the queue of
@@ -48,7 +48,7 @@ class Keys:
         return self._tag + b":cache:" + encoded(name)
 
     def named(self, name: str) -> bytes:
-        """The key of another package, or what its keys begin with."""
+        """A key of another package, or the beginning of its keys."""
         return self._tag + b":" + encoded(name)
 
     def channel(self, node: str) -> bytes:
@@ -57,7 +57,7 @@ class Keys:
 
     @property
     def tag(self) -> str:
-        """The beginning of all keys and channels, for people."""
+        """The beginning of all keys and channels, for messages."""
         return f"{{{self.prefix}}}"
 
     def scope_of(self, key: bytes) -> str:

@@ -9,7 +9,7 @@ from semaphore_middleware.core.protocol import LeaseUpdate
 
 @dataclass(slots=True)
 class LeaseTotals:
-    """Numbers that start anew with each lease, and only grow, except for `suspended`.
+    """Numbers that restart with each lease, and only grow, except for `suspended`.
 
     A node and the server exchange totals, never changes. So the newest update replaces all earlier
     ones, and one that is lost, late or repeated does no harm.
@@ -29,7 +29,7 @@ class LeaseTotals:
     started_sent: int = 0
     """`started`, in the last update."""
     last_start: float = 0.0
-    """When the last one began, on the loop's clock."""
+    """When the last request began, on the loop's clock."""
     suspended: int = 0
     """Requests that wait, but must not be granted now, in the last update."""
 
@@ -39,8 +39,8 @@ class LeaseTotals:
         return self.requested > self.granted
 
     def is_closed_by(self, update: LeaseUpdate) -> bool:
-        """Whether the server closed the lease on this update: it is the newest, and nothing was
-        held or wanted then, or is held now.
+        """Whether the server closed the lease on this update: it is the newest, nothing was held or
+        wanted when it was sent, and nothing is held now.
         """
         return (
             update.seq == self.seq

@@ -1,6 +1,6 @@
-"""Log lines, and events for observers, about what becomes of a scope and its permits. No I/O.
+"""Log lines, and events for observers, about scopes and their permits. No I/O.
 
-Nothing here decides anything: `scope_lease.py` does.
+`scope_lease.py` makes all decisions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Announcer(Emitter, Protocol):
-    """The part of a node that is needed here."""
+    """The part of a node that this module needs."""
 
     node: str
     """This node's name."""
@@ -62,7 +62,7 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
 
 
 def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:
-    """Feedback of this node may have begun the site's pause, or lengthened it."""
+    """Announce a pause that this node's feedback has begun, or may have lengthened."""
     feedback = reply.update.feedback
     if not (reply.paused_at and feedback):
         return
@@ -73,7 +73,7 @@ def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:
 
 
 def _note_backoff(node: Announcer, reply: Reply, seconds: float) -> None:
-    """This node was the first to report what all nodes pause for."""
+    """Announce a pause of all nodes whose cause this node was the first to report."""
     scope, feedback = reply.update.scope, reply.update.feedback
     node.emit(BackoffStarted, scope, seconds)
     assert feedback is not None, "only feedback begins a backoff"
@@ -119,6 +119,6 @@ def note_loss(node: Announcer, permit: Permit, why: str) -> None:
     """Announce the loss of a permit."""
     node.emit(PermitLost, permit)
     effect = "its request is aborted"
-    if not permit._watchers:  # or it has not begun, and does not
+    if not permit._watchers:  # or it has not begun, and will not
         effect = "a request that has begun under it is not aborted"
     logger.warning("A permit for %r %s: %s.", permit.scope, why, effect)

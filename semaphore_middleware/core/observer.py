@@ -31,8 +31,8 @@ returns an `Observer`.
 """
 
 FAILURES = (Exception, asyncio.CancelledError, SystemExit, GeneratorExit)
-"""What a user's own function raises is its own failure: it must not end a task or a loop of ours.
-Only `KeyboardInterrupt` is left out, the user's Ctrl-C.
+"""Errors of users' own functions, which must not end a task or a loop of ours. `KeyboardInterrupt`,
+the user's Ctrl-C, is not among them.
 """
 
 
@@ -97,7 +97,7 @@ class UsageReported(Event):
 
 @dataclass(frozen=True, slots=True)
 class ScopeLeft(Event):
-    """This node holds no permit of a scope any more, and none is waited for."""
+    """This node holds no permit of a scope any more, and no request waits for one."""
 
     scope: str
 
@@ -123,7 +123,7 @@ class PauseCaused(Event):
     asked: float
     """For how many seconds the site asked; 0: it named no time."""
     refused: bool
-    """True if the site refused a request."""
+    """Whether the site refused a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class AcquireTimedOut(CountedEvent):
 
 @dataclass(frozen=True, slots=True)
 class BackoffStarted(CountedEvent):
-    """A site asked for a pause, refused a request or did not answer: no node starts one there for
-    a while.
+    """A site asked for a pause, refused a request or did not answer: no node starts a request there
+    for a while.
     """
 
     counter = "backoffs"
@@ -193,7 +193,7 @@ class FailedAtOnce(CountedEvent):
     counter = "failed_at_once"
 
     permit: Permit
-    """The one that it waited for."""
+    """The permit that it waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class RoundTrip(Event):
 
     seconds: float
     wall: float | None
-    """The server's clock, in seconds of Unix time, when it did; None: it was not asked."""
+    """The server's clock then, in seconds of Unix time; None: the call did not read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Reconnected(CountedEvent):
 @dataclass(frozen=True, slots=True)
 class StoreLost(CountedEvent):
     """The server has lost its data or was replaced by another one: no permit is granted for a
-    while. Nobody knows that of a server which this node sees for the first time.
+    while. Not emitted when this node joins a server.
     """
 
     counter = "store_losses"
@@ -225,7 +225,7 @@ class StoreLost(CountedEvent):
 
 @dataclass(frozen=True, slots=True)
 class ProcessStalled(CountedEvent):
-    """A renewal was missed: the event loop was stalled, or the process stopped, for so long."""
+    """A renewal was missed: the event loop was stalled, or the process stopped, for `seconds`."""
 
     counter = "stalls"
 
@@ -255,7 +255,7 @@ class UnknownNotification(CountedEvent):
 
 @dataclass(frozen=True, slots=True)
 class UpdateRefused(CountedEvent):
-    """The server could make no sense of an update of this node."""
+    """An update of this node could not be sent, or the server could not read it."""
 
     counter = "refused_updates"
 
@@ -287,13 +287,13 @@ class Observer:
     """The kinds of events that it is notified of."""
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
-        """The semaphore is about to reach its server; that may take long."""
+        """Called before the semaphore connects to its server, which may take long."""
 
     def on_event(self, event: Event) -> None:
-        """Something happened."""
+        """Called at each event of `kinds`."""
 
     async def close(self) -> None:
-        """The semaphore has been closed."""
+        """Called after the semaphore has closed."""
 
 
 class Observers:
@@ -305,8 +305,8 @@ class Observers:
         self._of_kind: dict[object, list[Callable[[Event], None]]] = {}
 
     async def open(self, semaphore: ObservedSemaphore, more: Sequence[Observer] = ()) -> None:
-        """Open all, and `more` until the next `close`, which closes those that were opened. Raises
-        `SettingsError` if one of them cannot be opened.
+        """Open all observers, with `more` until the next `close`, which closes those that were
+        opened. Raises `SettingsError` if one cannot be opened.
         """
         for observer in (*self._observers, *more):
             _check(observer)
@@ -324,7 +324,7 @@ class Observers:
                 ) from error
 
     def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
-        """Notify the observers of an event. If there are none of its kind, it is not even made."""
+        """Notify the observers of an event. If no observer wants its kind, it is not created."""
         callbacks = self._of_kind.get(kind)
         if callbacks is None:
             callbacks = self._of_kind[kind] = self._find_callbacks(kind)
@@ -335,7 +335,7 @@ class Observers:
                     on_event(event)
                 except FAILURES:
                     logger.exception("The observer %s failed at %s.", _owner_of(on_event), event)
-                except KeyboardInterrupt:  # as if it came after what is being done here
+                except KeyboardInterrupt:  # raised again after the present callback
                     asyncio.get_running_loop().call_soon(interrupt_main)
 
     def _find_callbacks(self, kind: object) -> list[Callable[[Event], None]]:
@@ -343,8 +343,9 @@ class Observers:
         return [observer.on_event for observer in self._open if issubclass(kind, observer.kinds)]
 
     async def close(self, until: float) -> None:
-        """Close all, in reverse order, until a time on the loop's clock. Each is notified of events
-        until it is closed. What one raises is logged. After a cancellation the others get no time.
+        """Close all, in reverse order, by a time on the loop's clock at the latest. Each is
+        notified of events until it is closed. Their errors are logged. After a cancellation the
+        others get no time.
         """
         cancelled: BaseException | None = None
         while self._open:
@@ -358,24 +359,26 @@ class Observers:
                 if _is_cancellation(error):
                     cancelled, until = error, 0.0
                 elif not (isinstance(error, TimeoutError) and in_time.expired()):
-                    logger.exception("The observer %s failed at its end.", type(observer).__name__)
+                    logger.exception(
+                        "The observer %s could not be closed.", type(observer).__name__
+                    )
         if cancelled is not None:
             raise cancelled
 
     def forget(self) -> None:
-        """In a forked child: those that are open are its parent's."""
+        """In a forked child, forget the open observers: they are its parent's."""
         self._open = []
         self._of_kind.clear()
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """True for a cancellation of this task, not the observer's own."""
+    """Whether this task was cancelled, and not the observer's own."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _check(observer: Observer) -> None:
-    """Check what is read of an observer at each event. Raises `SettingsError`."""
+    """Check the attributes of an observer that each event needs. Raises `SettingsError`."""
     kinds = observer.kinds
     if not isinstance(kinds, tuple) or not all(
         isinstance(kind, type) and issubclass(kind, Event) for kind in kinds

@@ -1,4 +1,4 @@
-"""What operators can see and do, as programs and observers use it: `FairSemaphore.admin`."""
+"""The operators' view and actions, for programs and observers: `FairSemaphore.admin`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Operations(Protocol):
     """The part of `Admin` that a `FairSemaphore` offers as `admin`."""
 
     lease: float
-    """Seconds for which a node's permits are its own without a renewal."""
+    """The lease time, in seconds."""
 
     async def inspect(self, scope: str) -> Inspection:
         """Limit, holders and waiters of a scope, on all nodes."""
 
     async def survey(self) -> Sequence[Inspection]:
-        """All scopes in use, with a rule, or remembered for their sites' answers; by name."""
+        """All scopes in use, with a rule, or with what sites' answers have taught; by name."""
 
     async def rules(self) -> Sequence[Rule]:
         """The rules set with `configure`, `pause` and `resume`, by name."""
@@ -35,10 +35,10 @@ class Operations(Protocol):
         """Set the limit of a scope, or of each host below one, on the server."""
 
     async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of any fitting the pattern, until `resume`."""
+        """Grant no permit of this scope, or of any that matches the pattern, until `resume`."""
 
     async def resume(self, name: str) -> None:
-        """Go on after `pause`, or at once with a site that refused a request."""
+        """End a `pause`, or the backoff of a site that has refused a request."""
 
     async def reset(self, name: str) -> None:
         """Remove the rule, and forget what the site's answers have taught."""
@@ -47,7 +47,7 @@ class Operations(Protocol):
         """Give back a dead node's permits, and take it out of the queues; returns their numbers."""
 
     async def trust(self) -> None:
-        """Vouch that no permit granted earlier by the server is still held."""
+        """Declare that no permit granted earlier by the server is still held."""
 
     async def close(self) -> None:
         """Close the connection. Raises nothing."""
@@ -55,6 +55,6 @@ class Operations(Protocol):
 
 @cache
 def find_operations() -> Callable[..., Operations]:
-    """The class of the entry point, which takes what `Admin` takes."""
+    """The class of the entry point, which takes the arguments of `Admin`."""
     factory: Callable[..., Operations] = entry_points(group=GROUP)["admin"].load()
     return factory

@@ -50,38 +50,38 @@ class Lease(Protocol):
 
     @property
     def starts_count(self) -> bool:
-        """True if requests are to begin soon after the grant."""
+        """Whether requests should begin soon after the grant."""
 
     def is_expired(self, now: float) -> bool:
-        """True if the lease may be over."""
+        """Whether the lease may be over."""
 
     def start(self, permit: Permit) -> None:
-        """The request with this permit begins."""
+        """Note that the request with this permit begins."""
 
     def note_response(self, status: int, size: int) -> None:
-        """A request has ended with such a response."""
+        """Notify observers that a request has ended, with its response."""
 
     def cancel(self, permit: Permit) -> None:
-        """A request no longer waits for this permit."""
+        """Remove a request that no longer waits for its permit."""
 
     def release(self, permit: Permit) -> None:
-        """A request is done with this permit."""
+        """Take the permit of a request that is done."""
 
     def release_lost(self, permit: Permit) -> None:
-        """A request with a lost permit has ended."""
+        """Forget a lost permit, as its request has ended."""
 
 
 class Permit:
     """The right to one request at a site, until `release()`. Get it from `FairSemaphore`.
 
-    Its methods do not wait, and send nothing by themselves. All times are in seconds. What begins
-    with an underscore is the semaphore's.
+    Its methods do not wait, and send nothing by themselves. All times are in seconds. Names that
+    begin with an underscore are internal.
 
-    It lives on the server as a lease that the semaphore renews. When that fails for too long the
-    permit is lost: `lost` becomes true, and what runs within `until_lost()` is cancelled, 0.65 of
-    the lease after the last successful call: before the server can give the permit to another
-    (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for Distributed File
-    Cache Consistency, 1989).
+    It is held under a lease on the server, which the semaphore renews. If that fails for too long,
+    the permit is lost: `lost` becomes true, and what runs within `until_lost()` is cancelled, 0.65
+    of the lease time after the last successful call, before the server can grant the permit to
+    another node (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
+    Distributed File Cache Consistency, 1989).
     """
 
     __slots__ = (
@@ -120,9 +120,9 @@ class Permit:
         self.scope = scope
         self.limit = limit
         self.owner = owner
-        """The caller's own object, by which observers know the permit's purpose."""
+        """An object of the caller, which shows observers the permit's purpose."""
         self._priority = priority
-        """Among the requests of this node that wait for the scope, the highest one comes first."""
+        """Of this node's requests that wait for the scope, the highest priority comes first."""
         self._on_wait = on_wait
         """Called if it is not granted at once."""
         self._begun = False
@@ -140,9 +140,9 @@ class Permit:
         self._reuse_until = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
         self._watchers: tuple[Callable[[], object], ...] = ()
-        """Called when it is lost; empty: nothing runs under it that could be ended."""
+        """Called when it is lost; empty: nothing runs under it that could be cancelled."""
         self._is_of_thread = False
-        """True if a thread works under it, which nothing can end."""
+        """True if a thread works under it, which cannot be cancelled."""
         self._error: PermitLostError | None = None
         """The reason of the loss."""
         self.must_not_start = False
@@ -155,7 +155,7 @@ class Permit:
 
     @property
     def wait(self) -> float:
-        """Seconds from asking to the grant, or until now."""
+        """Seconds from the request to the grant, or until now."""
         return min(self.granted_at, self._loop.time()) - self._requested_at
 
     @property
@@ -210,9 +210,9 @@ class Permit:
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         """Report a response of the site, after `latency` seconds. Call it before `release`.
 
-        An `adaptive` limit learns from it. None: an error, which says only that the site is there
-        (errors often come sooner than pages). For `retry_after` seconds no node gets a permit of
-        this scope, at most the semaphore's `backoff.most`.
+        An `adaptive` limit learns from the latency. None: the response is an error, whose latency
+        does not count (errors often come sooner than pages). No node gets a permit of this scope
+        for `retry_after` seconds, at most the semaphore's `backoff.most`.
         """
         self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
@@ -232,8 +232,8 @@ class Permit:
         After nothing but refusals for long, requests fail at once, except one after each pause.
 
         If many requests are refused because they were too many (`is_metered`), the scope gets an
-        interval between starts, learned from how many the site answers. By a quota that the site
-        has named, it is at most `quota_interval` seconds, and begins there.
+        interval between starts, learned from how many the site answers. If the site has named a
+        quota, it begins at `quota_interval` seconds, and is not longer.
         """
         self._outcome = Feedback(
             refused=True,
@@ -276,14 +276,14 @@ class Permit:
 
     @property
     def _starts_count(self) -> bool:
-        """True if requests of the scope are to begin soon after the grant: their starts are spaced
+        """Whether requests of the scope should begin soon after the grant: their starts are spaced
         by a delay or a rate, so that other nodes wait for this one, or their latency is measured.
         """
         return self._lease.starts_count
 
     def _begin(self) -> None:
-        """Begin its request: the next start is a delay after this one. A permit released before
-        that was not a start.
+        """Begin its request: a delay counts from now until the next start. A permit that is
+        released before does not count as a start.
         """
         if not self._begun:
             self._begun = True
@@ -297,7 +297,7 @@ class Permit:
             self._granted.set_result(None)
 
     def _lose(self, why: str) -> None:
-        """Mark it as lost, and cancel its request, if that can be."""
+        """Mark it as lost, and cancel its request if that is possible."""
         self._stage = Stage.LOST
         self._error = PermitLostError(why)
         for watcher in self._watchers:
@@ -316,7 +316,7 @@ class Permit:
             raise self._error
         if self._lease.is_expired(self._loop.time()):
             # A process that was stopped may come here before the timer of the deadline runs.
-            raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
+            raise PermitLostError(f"the permit for {self.scope!r} ended before its work began")
 
 
 class PermitSet:
@@ -339,7 +339,7 @@ class PermitSet:
 
     @property
     def starts_count(self) -> bool:
-        """True if the request is to begin soon after the last grant (see `Permit`)."""
+        """Whether the request should begin soon after the last grant (see `Permit`)."""
         return any(permit._starts_count for permit in self.permits)
 
     @property
@@ -369,7 +369,7 @@ class PermitSet:
                 and outcome.latency is not None
                 and permit is not self.site_permit
             ):
-                permit._outcome = Feedback(outcome.latency)  # a pause is asked for at the site only
+                permit._outcome = Feedback(outcome.latency)  # pauses are of the site only
             permit.release()
 
     def until_lost(self) -> UntilLost:
@@ -395,7 +395,9 @@ class UntilLost(AbstractContextManager["UntilLost"]):
         return self
 
     def add(self, permit: Permit) -> None:
-        """End with the loss of this one, too. Raises `PermitLostError` if it is lost already."""
+        """Cancel the task when this permit is lost, too. Raises `PermitLostError` if it is lost
+        already.
+        """
         permit._check()
         self._permits.append(permit)
         self._watch(permit)

@@ -77,7 +77,7 @@ class LeaseUpdate:
     wait_age: Wire[float]
     """For how long its oldest request has waited for one."""
     start_age: Wire[float]
-    """For how long the last request that has begun has done so."""
+    """How long ago the last request began."""
     feedback: FeedbackSummary | None = None
     """How the site answered the requests whose permits this update gives back."""
 
@@ -101,27 +101,27 @@ class Reply:
     limit: Wire[int]
     """How many may hold a permit of the scope now."""
     is_counted: Wire[bool]
-    """True if starts are spaced, forbidden or measured, so no permit is reused."""
+    """Whether starts are spaced, forbidden or measured, so that no permit is reused."""
     interval: Wire[float | None]
     """The least time from one start to the next, by a delay, a rate or a learned interval; None:
     there is none. While it is set, each start is reported before the next one is due.
     """
     wants_feedback: Wire[bool]
-    """True if the server wants feedback for ordinary responses too."""
+    """Whether nodes should report ordinary responses, too."""
     is_stricter: Wire[bool]
-    """True if another node asks for a stricter limit than this one."""
+    """Whether another node asks for a stricter limit than this one."""
     retry_in: Wire[float | None]
-    """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
+    """In how long to ask again, if the first in the queue only waits for time to pass."""
     backoff: Wire[float | None]
-    """How long nothing starts at the site from now on, if this feedback was the cause."""
+    """For how long no request may start at the site, if this feedback has begun the pause."""
     answered_ago: Wire[float | None]
-    """Age of the youngest request with a good answer."""
+    """How long ago the newest request with a good answer began."""
     held: Wire[int]
     """Permits of the scope held now, by all nodes."""
     paused_at: Wire[int]
     """When the last pause of the site began, in milliseconds by the server's wall clock."""
     pause_length: Wire[float]
-    """Of that pause, in milliseconds."""
+    """The length of that pause, in milliseconds."""
     reason: Wire[Reason | None]
     """Why no waiting request of any node may start; None: none waits, or one may."""
     findings: tuple[Finding, ...] = NO_FINDINGS
@@ -131,7 +131,7 @@ class Reply:
 
     @classmethod
     def read(cls, update: LeaseUpdate, reply: bytes) -> Self:
-        """From the script's reply for one scope."""
+        """Read the script's reply for one scope."""
         end = REPLY.size + FINDINGS.size
         findings = read_findings(reply[REPLY.size : end])
         problem = reply[end:].decode("utf-8", "replace")
@@ -165,7 +165,7 @@ NUMBERS = {
 """How many numbers each kind of notification has, before the scope. Times are in milliseconds.
 
 - `granted`: the lease id, and how many permits are granted under it.
-- `retry`: time until asking again is worth it.
+- `retry`: in how long to ask again.
 - `backoff`: when the pause began, by the server's wall clock, and how long it is.
 - `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
 - The name of a policy: its finding.
@@ -183,7 +183,7 @@ class Notification:
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
-        """None if it is not one of ours."""
+        """Read a message; None if it is not a notification."""
         try:
             kind, _, rest = decoded(payload).partition(" ")
         except UnicodeDecodeError:
@@ -196,7 +196,7 @@ class Notification:
 
     @property
     def finding(self) -> Finding | None:
-        """A policy's, if it is of that kind."""
+        """The finding in a policy's notification; None: it is of another kind."""
         for policy in POLICIES:
             if policy.name == self.kind:
                 return policy.finding(*OF_POLICIES[self.kind].read(self.numbers))

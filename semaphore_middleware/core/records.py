@@ -71,7 +71,7 @@ def numbers_of(*described: type) -> dict[str, Kind]:
 
 
 def sense_of_limit() -> str:
-    """The condition, in Lua, that the numbers of a limit are possible."""
+    """The condition, in Lua, that the numbers of a limit are within their bounds."""
     conditions: list[str] = []
     for part in PARTS:
         name = part.number or part.name
@@ -96,7 +96,7 @@ class Record:
         """In bytes."""
 
     def values(self, packed: bytes) -> list[Any]:
-        """The values of the fields, from bytes at whose beginning the record is."""
+        """The values of the fields, from bytes that begin with the record."""
         return self.read(self.unpack_from(packed))
 
     def read(self, numbers: Iterable[float]) -> list[Any]:
@@ -104,11 +104,11 @@ class Record:
         return [read(number) for read, number in zip(self._readers, numbers, strict=True)]
 
     def fields(self, packed: bytes) -> dict[str, Any]:
-        """The same, by name."""
+        """The values of the fields by name, from bytes that begin with the record."""
         return dict(zip(self.names, self.values(packed), strict=True))
 
     def written_out(self, prefix: str) -> str:
-        """The text of a script in place of the record's name with this prefix."""
+        """The text that replaces the record's name with this prefix in a script."""
         if prefix == "zero":
             return ", ".join(map("{} = {}".format, self.names, self._zeros))
         if prefix == "zeros":
@@ -127,9 +127,9 @@ LIMIT: Mapping[str, Kind] = {
 HEAD = Record(
     {
         "lease": NUMBER,
-        "step": NUMBER,  # the longest of the clock
+        "step": NUMBER,  # the longest step of the clock
         "random": NUMBER,  # in [0, 1)
-        "silent": NUMBER,  # for how long the caller has been; infinite: it calls for the first time
+        "silent": NUMBER,  # time since the caller's last call; infinite: this is its first
         "machine": NUMBER,  # of the caller; 0: an operator
     }
 )
@@ -153,8 +153,8 @@ OF_KEYS = {
             "granted": NUMBER,
             "returned": NUMBER,
             "started": NUMBER,
-            "unstarted": NUMBER,  # of the permits that it holds, those without a request begun
-            "lease_end": NUMBER,  # when the entry is closed, unless its node calls again
+            "unstarted": NUMBER,  # permits that it holds whose requests have not begun
+            "lease_end": NUMBER,  # when the entry will be closed, unless its node calls again
             "served": NUMBER,  # the scope's tick when it was last granted one, or began to wait
             "held_since": NUMBER,  # since when its oldest request holds a permit
             "waiting_since": NUMBER,  # since when its oldest request waits for one
@@ -172,31 +172,31 @@ OF_KEYS = {
             "held": NUMBER,  # of all entries
             "waiting": NUMBER,  # of all entries
             "suspended": NUMBER,  # of all entries
-            "unstarted": NUMBER,  # of the permits held, those without a request begun
+            "unstarted": NUMBER,  # permits held whose requests have not begun
             "tick": NUMBER,  # counts grants and opened entries: it decides the order of the queue
-            "due": NEVER,  # no entry is to be closed before this
-            "granted_at": LONG_AGO,  # the last grant's time: no start reported since is older
+            "due": NEVER,  # no entry is closed before this
+            "granted_at": LONG_AGO,  # time of the last grant: starts reported since are newer
             "last_start": LONG_AGO,
             "chance": NUMBER,  # drawn for the jitter after it, in [-1, 1)
             "next_at_rate": LONG_AGO,  # the theoretical arrival time of the rate
             "started": NUMBER,  # requests that got a permit since the scope was idle
             "notified": TEXT,  # the first node in the queue, if it knows when to ask again
             "expires": NUMBER,  # when the key expires, by the wall clock
-            "listed": NUMBER,  # until when the index has the scope, by the same
-            "idle_since": NUMBER,  # NOW + QUIET then; starts and backoff count from it; 0: in use
-            "job": TEXT,  # of all entries; false: they are of several
+            "listed": NUMBER,  # until when the index has the scope, by the wall clock
+            "idle_since": NUMBER,  # NOW + QUIET then; its times are relative to it; 0: in use
+            "job": TEXT,  # of all entries; false: they have several
         }
     ),
     # What a site's answers have taught, which most scopes do not have: the field "learned".
     "learned": Record(
         {
-            "backoff_end": NUMBER,  # no start before: the site refused one, or asked for a pause
+            "backoff_end": NUMBER,  # no start before: the site refused one or asked for a pause
             "backoff": NUMBER,  # the last pause not set by the site, lowered by good answers
             **{name: NUMBER for policy in POLICIES for name in policy.learned},
             **{name: TEXT for policy in POLICIES for name in policy.learned_texts},
             "paused_at": NUMBER,  # when the last pause began, by the wall clock; 0: never
             "pause_length": NUMBER,
-            "answered": NUMBER,  # when the youngest request began that was answered well; 0: none
+            "answered": NUMBER,  # when the newest request with a good answer began; 0: none
         }
     ),
 }

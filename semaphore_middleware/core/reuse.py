@@ -17,7 +17,7 @@ class Pool:
 
     permits: int = 0
     unused: int = 0
-    """The fewest of them in this reuse window."""
+    """The smallest size of the pool in this reuse window."""
     has_reused: bool = False
     """Whether one request has given its permit to the next in this reuse window."""
     until: float = -math.inf
@@ -26,12 +26,14 @@ class Pool:
     """
 
     def take(self) -> None:
-        """Use one for a request."""
+        """Take a permit for a request."""
         self.permits -= 1
         self.unused = min(self.unused, self.permits)
 
     def end_window(self) -> int:
-        """End a reuse window. Returns how many no request has used in it: these go back."""
+        """End a reuse window. Returns how many permits no request has used in it: these go back to
+        the server.
+        """
         unused = self.unused
         self.permits -= unused
         self.unused = self.permits
@@ -39,7 +41,7 @@ class Pool:
         return unused
 
     def empty(self) -> int:
-        """Remove all, and return how many there were: they go back."""
+        """Remove all permits, and return their number: they go back to the server."""
         permits = self.permits
         self.permits = 0
         self.unused = 0

@@ -6,8 +6,8 @@
                         └───── grants <──── server <──── updates <─────────────┘
 
 The file follows this circle: the calls of requests, the updates to the server, its replies, and
-last the end of a lease. No I/O: the node decides when an update is really sent. The rules are those
-of docs/protocol.md.
+finally the end of a lease. No I/O: the node decides when an update is sent. The rules in comments
+are those of docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit, strictest
 
 SHORT_INTERVAL_S = 0.5
-"""Where starts are closer together than this, each is sent at once."""
+"""If starts are closer together than this, each is reported at once."""
 RETRY_UNREAD_S = 1.0
-"""After an update, or a scope's keys, that the server could not read."""
+"""Before the next update, if the server could not read the last one, or the scope's keys."""
 
 # Why permits are lost, in errors and the log.
 NOT_RENEWED = (
@@ -61,9 +61,9 @@ NOT_OURS = (
     "has ended on the server (its lease was over, an operator evicted this node, or the server has "
     "lost data)"
 )
-NOT_READ = "could not be renewed, as the server could not read what this node reported"
-UNREADABLE = "could not be renewed, as the data of its site on the server is damaged"
-NOT_SENT = "could not be renewed, as what is to be reported cannot be sent"
+NOT_READ = "could not be renewed, as the server could not read this node's update"
+UNREADABLE = "could not be renewed, as its site's data on the server is damaged"
+NOT_SENT = "could not be renewed, as this node's update cannot be sent"
 
 
 class Node(Announcer, Protocol):
@@ -102,18 +102,18 @@ class Node(Announcer, Protocol):
 class ScopeLease:
     """A node's lease on one scope. When it ends, this object goes on with the next one.
 
-    Of the permits granted some were returned. Each of the others is held by a request, or spare:
+    Each granted permit is returned later; until then it is held by a request, or spare:
     granted - returned == held + spare.
     """
 
     def __init__(self, scope: str, limit: Limit, node: Node) -> None:
         self.scope = scope
         self.limit = limit
-        """The strictest one named by the requests that wait or hold a permit now."""
+        """The strictest limit of the requests that now wait or hold a permit."""
         self.deadline = math.inf
         """When the lease may be over, on the loop's clock; infinite until its first update."""
         self.last_reply: Reply | None = None
-        """The server's last reply to an update, if it accepted the update; of any lease."""
+        """The last reply to an update that the server accepted, of any lease."""
         self.is_full = False
         """Whether the site had no permit to spare at that reply."""
         self.last_success = -math.inf
@@ -128,13 +128,13 @@ class ScopeLease:
         self._unstarted = 0  # permits that are held, and whose requests have not begun
         # What the server gets.
         self._totals = LeaseTotals(node.new_lease_id())
-        self._feedback: list[tuple[Feedback, float]] = []  # to be sent; with the time of the grant
-        self._unanswered: list[LeaseUpdate] = []  # updates with feedback
+        self._feedback: list[tuple[Feedback, float]] = []  # not sent yet; with the grant's time
+        self._unanswered: list[LeaseUpdate] = []  # sent updates with feedback
         # What forbids reuse.
         self._is_closing = False
-        self._is_reuse_stopped = False  # by the last reply, or by something since
+        self._is_reuse_stopped = False  # by the last reply, or since then
         self._failures = Failures()
-        self._pause = 0, 0.0  # the site's last one: its begin, on the server's clock; its length
+        self._pause = 0, 0.0  # the site's last: begin, on the server's clock; length
 
     def __repr__(self) -> str:
         counts = f"{len(self._held)} held, {len(self._queue)} waiting"
@@ -153,7 +153,7 @@ class ScopeLease:
             window_end = min(self._window_end(now), self._pool.until)
             self._grant_to(permit, window_end, now, is_reused=True)
         elif self.is_full and self._totals.is_queued:
-            # This node is in the server's queue, however many of its requests wait.
+            # The server's queue has this node once, however many of its requests wait.
             self._queue.add(permit, None)
             self._note_wait(permit)
             self._node.send_at_window_end(self)
@@ -165,13 +165,13 @@ class ScopeLease:
                 self._node.send_soon(self)
 
     def cancel(self, permit: Permit) -> None:
-        """A request no longer waits for this permit."""
+        """Remove a request that no longer waits for its permit."""
         self._drop_limit(permit.limit)
         self._queue.drop(permit)
         self._request_fewer(self._node.send_now)
 
     def _drop_limit(self, limit: Limit) -> None:
-        """One request fewer names this limit."""
+        """Forget the limit of one request."""
         self._limits[limit] -= 1
         if not self._limits[limit]:
             del self._limits[limit]  # promise: limit goes with its requests
@@ -179,8 +179,9 @@ class ScopeLease:
                 self.limit = reduce(strictest, self._limits)
 
     def _request_fewer(self, send: Callable[[ScopeLease], None]) -> None:
-        """Fewer requests wait. If none is left, the server must grant no more, and not reserve the
-        next start for this node: also where only time keeps it waiting.
+        """Ask the server for fewer permits. If no request waits any more, the server must neither
+        grant permits nor reserve the next start for this node, even if the node only waits for a
+        delay to pass.
         """
         if self._queue:
             self._node.send_at_window_end(self)
@@ -188,14 +189,14 @@ class ScopeLease:
             send(self)  # rule 20: nobody waits
 
     def _note_wait(self, permit: Permit) -> None:
-        """No permit was free for this request."""
+        """Report, once for each request, that no permit was free for it."""
         if permit._stage is not Stage.WAITING or permit.waited:
             return
         permit.waited = True
         if permit._on_wait is not None:
             try:
                 permit._on_wait()
-            except BaseException as error:  # of the caller's function: it is the caller's
+            except BaseException as error:  # the caller's own function failed, so its request fails
                 permit._refuse(error)
         self._node.emit(PermitWaiting, permit)
 
@@ -216,7 +217,7 @@ class ScopeLease:
         self._node.emit(PermitGranted, permit, last.limit if last else None, is_reused)
 
     def start(self, permit: Permit) -> None:
-        """The request with this permit begins."""
+        """Note that the request with this permit begins."""
         if permit in self._held:
             self._unstarted -= 1
             self._totals.started += 1
@@ -225,21 +226,21 @@ class ScopeLease:
             self._send_start()
 
     def _send_start(self) -> None:
-        """Where starts are spaced, the server must know of one before the next is due."""
+        """If starts are spaced, report this one before the next is due."""
         last = self.last_reply
-        if last and last.interval is not None and self.waits_to_report:
+        if last and last.interval is not None and self.has_start_to_report:
             within = last.interval / 2 if last.interval >= SHORT_INTERVAL_S else 0.0
             self._node.send_by(self, within)  # rule 21: in time
 
     def note_response(self, status: int, size: int) -> None:
-        """A request has ended with such a response; status 0: without a response."""
+        """Report a request's end to observers, with its response's status (0: none) and size."""
         self._node.emit(RequestEnded, self.scope, status, size)
 
     # A request is done --------------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
-        """A request is done with its permit. The next request reuses it, or it is kept for a later
-        one, or returned to the server.
+        """Take the permit of a request that is done. The next request reuses it, or it is kept for
+        a later one, or returned to the server.
         """
         self._drop_limit(permit.limit)
         del self._held[permit]
@@ -261,19 +262,19 @@ class ScopeLease:
         self._node.emit(PermitReleased, permit)
 
     def release_lost(self, permit: Permit) -> None:
-        """A request whose permit was lost has ended."""
-        if permit in self._held:  # only this node has taken it away: the semaphore closes
+        """Forget a lost permit, as its request has ended."""
+        if permit in self._held:  # not lost on the server: the semaphore closes
             self.release(permit)
             return
         self._drop_limit(permit.limit)
         self._orphans.remove(permit)
         if not self._orphans:
-            self._node.send_now(self)  # or be forgotten, if it is empty
+            self._node.send_now(self)  # or the node forgets it, if it is empty
         self._node.emit(PermitReleased, permit)
 
     def _note_outcome(self, permit: Permit, outcome: Feedback) -> bool:
-        """Note how the site answered a request. Returns whether the server needs to know: then the
-        permit goes back with it.
+        """Note how the site answered a request. Returns whether this must be reported to the
+        server: then the permit is returned with it.
         """
         if outcome.latency is not None:
             self.last_success = max(self.last_success, permit.granted_at)
@@ -283,8 +284,8 @@ class ScopeLease:
             self._failures = Failures()
         if outcome.refused:
             self._node.emit(RefusalReported, self.scope)
-            # Before the server announces the pause, a request with a permit of this scope may get
-            # its other ones, as those of the refused request are reused.
+            # A request with a permit of this scope may get its other ones before the server
+            # announces the pause, as the refused request's are reused.
             self._forbid_starts()
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
         last = self.last_reply
@@ -294,7 +295,7 @@ class ScopeLease:
         return False
 
     def _forbid_starts(self) -> None:
-        """No request that has not begun may begin under the permits of now."""
+        """Forbid requests that have not begun to begin under their present permits."""
         for permit in self._held:
             permit.must_not_start = True
 
@@ -313,7 +314,7 @@ class ScopeLease:
 
     @property
     def starts_count(self) -> bool:
-        """Whether the server needs to know of each start. Then no permit is reused."""
+        """Whether each start must be reported to the server: then no permit is reused."""
         limit = self.limit
         return self._is_reuse_stopped or bool(limit.delay or limit.rate or limit.adaptive)
 
@@ -324,7 +325,7 @@ class ScopeLease:
         return is_free and (now < self.deadline or not self.is_expired(now))
 
     def _window_end(self, now: float) -> float:
-        """The end of a reuse window that begins now. Where the site has permits to spare, all
+        """The end of a reuse window that begins now. While the site has permits to spare, all
         windows end together, at multiples of their length, so that all returns go in one call.
         """
         window = self._node.reuse_window
@@ -343,8 +344,8 @@ class ScopeLease:
             permit._reuse_until = window_end
 
     def on_window_end(self) -> None:
-        """A common reuse window is over. Return what was spare all the time, ask the server whether
-        the site still has permits to spare, and send how many requests wait now.
+        """End a common reuse window: return the permits that were spare throughout it, ask the
+        server whether the site still has permits to spare, and send how many requests wait now.
         """
         totals = self._totals
         has_news = totals.granted + len(self._queue) != totals.requested + totals.suspended
@@ -356,8 +357,8 @@ class ScopeLease:
             self._node.send_at_window_end(self)
 
     def on_time(self) -> None:
-        """The time of `send_later` or `send_by` has come."""
-        if self._queue or self.waits_to_report:
+        """Send an update if it is still needed, at the time set by `send_later` or `send_by`."""
+        if self._queue or self.has_start_to_report:
             self._node.send_now(self)
 
     def _keep(self, permits: int) -> None:
@@ -370,22 +371,22 @@ class ScopeLease:
             self._node.send_now(self)
 
     def stop_reuse(self) -> None:
-        """Something has changed: reuse nothing until the server's next reply."""
+        """Reuse no permit until the server's next reply."""
         self._is_reuse_stopped = True
         for permit in self._held:
             permit._reuse_until = 0.0
         self._return_spare()
 
     def close(self) -> None:
-        """Reuse nothing any more, and return all spare permits."""
+        """Reuse no permit any more, and return all spare ones."""
         self._is_closing = True
         self._return_spare()
 
     # Updates to the server ----------------------------------------------------------------------
 
     def updates(self, now: float) -> list[LeaseUpdate]:
-        """The updates for the next call: the present totals, and before them, word for word, all
-        those with feedback and without a reply, so that their feedback counts once.
+        """The updates for the next call: first, unchanged, those whose feedback has no reply yet,
+        so that it counts once; then the present totals.
         """
         self.expire_if_due(now)
         if self._orphans or self.is_empty:  # rule 7: transfers of the old lease
@@ -405,9 +406,7 @@ class ScopeLease:
         return updates
 
     def _eligible(self, now: float) -> int:
-        """How many of the waiting requests may be granted, as far as this node's own failures
-        allow.
-        """
+        """How many of the waiting requests may get a permit now, after this node's own failures."""
         waiting = len(self._queue)
         if not self._failures.are_many:
             return waiting
@@ -440,7 +439,7 @@ class ScopeLease:
 
     def on_reply(self, reply: Reply, sent: float) -> None:
         """Apply the server's reply to an update that was sent at the time `sent`. The guarantees
-        rest on the order of the steps.
+        depend on the order of the steps.
         """
         now = self._node.now()
         self.expire_if_due(now)  # rule 17: deadlines first
@@ -537,7 +536,7 @@ class ScopeLease:
     # Messages on the node's channel -------------------------------------------------------------
 
     def on_granted(self, lease_id: int, granted: int) -> None:
-        """So many permits were granted under this lease so far."""
+        """Apply a grant: the number of permits granted under this lease so far."""
         now = self._node.now()
         self.expire_if_due(now)
         # rule 13: message of another lease
@@ -545,7 +544,7 @@ class ScopeLease:
             self._take_grants(granted, now)
 
     def on_pause(self, paused_at: int, length: float) -> None:
-        """A pause of the site has begun, as it refused a request or asked for a pause. Times are in
+        """Begin a pause of the site, which has refused a request or asked for a pause. Times are in
         milliseconds.
         """
         self._note_pause(paused_at, length)
@@ -557,7 +556,7 @@ class ScopeLease:
         self._node.emit(PauseBegun, self.scope, paused_at, length)
 
     def on_finding(self, finding: Finding) -> None:
-        """A policy has found this about the site: fail waiting requests if it is shut."""
+        """Fail waiting requests if a policy has found that the site is shut."""
         waiting = self._queue.clear() if finding.shut else ()
         for permit in waiting:
             self._node.emit(FailedAtOnce, permit)
@@ -568,20 +567,22 @@ class ScopeLease:
     # The end of a lease -------------------------------------------------------------------------
 
     def expire_if_due(self, now: float) -> None:
-        """At the deadline all permits are lost. Called before any message is applied or sent."""
+        """Lose all permits after the deadline. Called before any message is applied or sent."""
         if now >= self.deadline and self.is_expired(now):
             self.lose_all(NOT_RENEWED)
             self._request_again()
 
     def is_expired(self, now: float) -> bool:
-        """Whether the lease may be over, also if the renewal thread has renewed it."""
+        """Whether the lease may be over, even if the renewal thread has renewed it."""
         if now >= self.deadline:
             kept_until = self._node.renewal_snapshot.kept_until(self.scope, self._totals.lease_id)
             self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
         return now >= self.deadline
 
     def lose_all(self, why: str, above: int = 0) -> None:
-        """The lease is over, or may be: cancel all transfers that can be, and begin a new lease."""
+        """End a lease that is over, or may be: lose its permits, cancel their transfers where that
+        is possible, and begin a new lease.
+        """
         lost = list(self._held)
         self._held.clear()
         self._unstarted = 0
@@ -603,8 +604,8 @@ class ScopeLease:
         self.lose_all(NOT_SENT)
 
     def on_new_epoch(self) -> None:
-        """The server is in another epoch: claim all held permits, under a new lease, in the next
-        update. The old deadline holds until the claim is answered.
+        """Claim all held permits under a new lease in the next update, as the server is in another
+        epoch. The old deadline holds until the claim is answered.
         """
         deadline = self.deadline
         self._begin_lease()
@@ -614,7 +615,7 @@ class ScopeLease:
         self.stop_reuse()
 
     def _begin_lease(self, above: int = 0) -> None:
-        """Begin a new lease: nothing of the old one counts in it."""
+        """Begin a new lease, in which nothing of the old one counts."""
         self._totals = LeaseTotals(self._node.new_lease_id(above))  # rule 5: new lease
         self._pool.empty()
         self._feedback.clear()
@@ -658,13 +659,13 @@ class ScopeLease:
         return sum(self._pause) / 1000
 
     @property
-    def waits_to_report(self) -> bool:
+    def has_start_to_report(self) -> bool:
         """Whether a request has begun since the last update."""
         return self._totals.started > self._totals.started_sent
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to be sent to the server or reported to a request."""
+        """Whether nothing is left to send to the server or to report to a request."""
         is_open = self.deadline < math.inf
         return not (is_open or self._held or self._queue or self._orphans)
 

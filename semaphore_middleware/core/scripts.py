@@ -1,6 +1,6 @@
-"""The scripts of the semaphore, and the words that stand in them for names and numbers of Python's.
+"""The scripts of the semaphore, and what replaces their macros: names and numbers from Python.
 
-For the words of records see `records.py`.
+`records.py` lists the macros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGE_OF_POLICIES = "semaphore_middleware.politeness"
 
 
 def words_of(records: Mapping[str, Record]) -> Words:
-    """The words of scripts with these records."""
+    """The function that expands the macros of scripts with these records."""
 
     def text_of(what: str, name: str) -> str | Sequence[str]:
         match what:
@@ -44,7 +44,7 @@ def words_of(records: Mapping[str, Record]) -> Words:
 
 
 def calls_of(moment: str) -> list[str]:
-    """Of each policy with a function for this moment, a call of it."""
+    """A call of each function that a policy has for this moment."""
     calls = []
     for policy in POLICIES:
         function = rf"^local function ({policy.name}_{moment}\(.*\))$"

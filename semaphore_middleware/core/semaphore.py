@@ -60,7 +60,7 @@ Progress: TypeAlias = Callable[[int, bool], object]
 CLOSE_S = 2.0
 """How long a semaphore takes at most to close."""
 CLOSE_OBSERVERS_S = 0.5
-"""The part of it that the observers have at least."""
+"""The least part of it that is kept for the observers."""
 
 
 class FairSemaphore:
@@ -70,28 +70,27 @@ class FairSemaphore:
             async with semaphore.permit("api.example.com", limit=3):
                 ...
 
-    - `url`: the server's address, as docs/settings.md has them (`redis://`, `redis+sentinel://` and
-      so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, else an embedded
-      server, which is started; "embedded": that one in any case.
-    - `node`: this node's name, to which a few random letters are added, other ones each time that
-      it is opened.
+    - `url`: the server's address, in one of the forms of docs/settings.md (`redis://`,
+      `redis+sentinel://` and so on); None: the environment's `SEMAPHORE_REDIS_URL` or `REDIS_URL`,
+      or an embedded server if neither is set; "embedded": always the embedded server.
+    - `node`: this node's name, to which random letters are added, different ones at each opening.
     - `url_from`: where the address was set, for errors.
     - `observers`: each an `Observer` of `semaphore_middleware.core.observer`. They are opened
-      before the server is reached, are passed each event, and are closed last, in reverse order.
+      before the server is reached, get each event, and are closed last, in reverse order.
     - `options`: those of `NodeOptions`, such as `lease`, `reuse_window` and `job`.
 
-    Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
-    belong to the event loop that it was opened in, and to this process: where that is forked, the
-    child opens it anew; threads have `SyncSemaphore`. Those that need the server wait while it
-    cannot be reached. Operators' actions are in `admin`.
+    Raises `SettingsError` for a value that is not allowed. All times are in seconds. Use it in the
+    event loop and the process that have opened it: a forked child must open it again; threads use
+    `SyncSemaphore`. Methods that need the server wait while it cannot be reached. Operators'
+    actions are in `admin`.
 
     When all permits of a scope are held, requests wait: within a node by priority and then by age.
     The next permit goes to the node that holds the fewest, then to the one served longest ago
     (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
     further requests of its node for `reuse_window` seconds (lock cohorting: D. Dice, V. J. Marathe
-    and N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). What a node
-    holds is a lease, which a background task renews: what a dead node held is free when its lease
-    ends (C. Gray and D. Cheriton, Leases, 1989).
+    and N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). A node holds
+    permits under a lease, which a background task renews: a dead node's permits are free when its
+    lease ends (C. Gray and D. Cheriton, Leases, 1989).
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class FairSemaphore:
 
         Raises `ServerRefusedError` if it is useless to wait, or no embedded server can be started;
         with `wait` False also `ServerUnreachableError`, after one attempt. Raises `SemaphoreError`
-        if it is open.
+        if it is open already.
         """
         options = self._options
         loop = asyncio.get_running_loop()
@@ -184,9 +183,9 @@ class FairSemaphore:
 
         Calls of `acquire` that still wait raise `ClosedError`; the body of an `async with permit()`
         is cancelled, and raises `PermitLostError`. Takes at most two seconds if the server cannot
-        be reached; permits that could not be given back are free when their leases end. If it is
-        cancelled, as in such a body, it goes on meanwhile, and the next call waits for its end.
-        Raises only `ClosedError`, in another event loop than the one it was opened in.
+        be reached; permits that could not be given back are free when their leases end. If this
+        call is cancelled, as in such a body, the semaphore still closes, and the next call waits
+        for the end of that. Raises only `ClosedError`, if called in another event loop than `open`.
         """
         self._forget_parent()
         if self._session is not None:
@@ -208,25 +207,25 @@ class FairSemaphore:
             self._closing = None
 
     async def _until_closed(self) -> None:
-        """Wait until the last `close` is over, whoever has called it."""
+        """Wait for the end of a `close` that has begun, whoever has called it."""
         closing = self._closing
         if closing is not None and closing.get_loop() is asyncio.get_running_loop():
             await asyncio.shield(closing)
 
     def _draw_name(self) -> str:
-        # Two nodes of one name would share a lease, and so permits: hence the letters. They are
-        # enough that of 1,000 nodes that were given one name no two will draw the same.
+        # Two nodes with the same name would share leases, and so permits. There are enough letters
+        # for 1,000 nodes that were given one name to draw different ones.
         return f"{self._given_name or default_node()}-{chance.token(6)}"
 
     def _forget_parent(self) -> None:
-        """In a forked child: what is open is its parent's."""
+        """In a forked child, forget what is open: it is the parent's."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._session = None
             self._admin = None
             self._closing = None
             self._observers.forget()
-            self._leave_embedded()  # a lock of the parent's stays with the parent
+            self._leave_embedded()  # the parent keeps its own lock
             self._is_name_new = False
 
     def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
@@ -234,12 +233,12 @@ class FairSemaphore:
         self._observers.emit(kind, *fields)
 
     def _note_loss(self, seconds: float) -> None:
-        if self._session is not None:  # else the server may be new
+        if self._session is not None:  # otherwise the server may be new
             self.emit(StoreLost, seconds)
 
     @property
     def longest_call(self) -> float:
-        """Seconds that a call to the server takes at most: the longest 'now'."""
+        """The longest time that a call to the server may take, in seconds."""
         return call_timeout(self._options.lease)
 
     def _server(self, url: str) -> Server:
@@ -310,13 +309,14 @@ class FairSemaphore:
 
         `wanted` are scopes and their limits, one at least, in the order in which all programs take
         them: by `semaphore_middleware.model.hosts.order_of`. `timeout`, in seconds, is for all of
-        them together; otherwise as `acquire`, and raises what that does. A permit is held while its
-        request waits for the next one; if it is lost meanwhile, all are asked for again. The caller
-        must call `begin()` when the request begins: under a delay or a rate the start counts from
-        then on. `owner` is kept as `Permit.owner`: it shows observers the purpose of the permits.
+        them together. Otherwise this works as `acquire` does, and raises the same errors. A permit
+        is held while its request waits for the next one; if it is lost meanwhile, all are requested
+        again. The caller must call `begin()` when the request begins: under a delay or a rate the
+        start counts from then on. `owner` is kept as `Permit.owner`, which shows observers the
+        purpose of the permits.
 
-        `on_progress(taken, waits)` is called when the server has no permit free for the next scope,
-        with `waits` true; and else when the request goes on to another scope.
+        `on_progress(taken, waits)` is called with `waits` true when the server has no permit free
+        for the next scope, and with `waits` false when the request goes on to another scope.
         """
         checked = [(check_scope(scope), checked_limit(scope, limit)) for scope, limit in wanted]
         timeout = check_timeout(timeout, "timeout")
@@ -342,8 +342,8 @@ class FairSemaphore:
         priority: float,
         on_progress: Progress | None,
     ) -> None:
-        """Add a permit of each scope to `permits`, or give all back on an error. If one of them
-        is lost while the request waits for another, begin anew.
+        """Add a permit of each scope to `permits`, or give all back on an error. If one of them is
+        lost while the request waits for another, begin again.
         """
         while True:
             permits.clear()
@@ -411,7 +411,7 @@ class FairSemaphore:
         return self._link.problem if self._link is not None else None
 
     def refresh(self) -> None:
-        """Ask the server again for news of all sites where requests wait or hold permits."""
+        """Fetch the present state of all sites where requests wait or hold permits."""
         if self._session is not None:
             self._session.refresh()
 

@@ -1,4 +1,4 @@
-"""Background session with Redis: sends batched updates, listens for grants."""
+"""A node's session with the server: sends updates in batches, and receives notifications."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """The tasks and connections of this node's update queue.
+    """The tasks and connections that serve this node's update queue.
 
     There are two tasks, each with a connection: one for calls, one for the subscription. When a
     connection breaks, its task opens a new one, and everything is sent again.
@@ -50,7 +50,7 @@ class Session:
         self._store = store
         self._recovery = store.recovery
         self.loop = asyncio.get_running_loop()
-        """The event loop to which all of it belongs."""
+        """The event loop that the session runs in."""
         self._emit = observers.emit
         self._work = asyncio.Event()
         self.updates = UpdateQueue(store.node, options, observers, self.loop, self._work.set)
@@ -58,7 +58,7 @@ class Session:
         self.cache = Cache(Keys(options.prefix), self._work.set)
         """Small values shared by all nodes."""
         self._epoch = b""  # of the leases
-        self._connection: Connection | None = None  # the one over which all was sent
+        self._connection: Connection | None = None  # over which everything was sent
         period = RENEWAL * options.lease
         self._subscription = Subscription(
             self.link,
@@ -155,7 +155,8 @@ class Session:
             return
         await self._recovery.join_epoch(connection)
         self.updates.send_all()
-        # Not whether this joined another one: an earlier call may have, whose reply was lost.
+        # Not by the return value of `join_epoch`: a call whose reply was lost may have joined
+        # another one.
         if self._recovery.epoch != self._epoch:
             await self._begin_epoch()
         self._connection = connection
@@ -186,7 +187,7 @@ class Session:
             self.updates.forget_empty(call.leases)
 
     async def _begin_epoch(self) -> None:
-        """Move all leases to the joined epoch. The subscription is made anew: a proxy may have
+        """Move all leases to the joined epoch. The subscription is renewed, as a proxy may have
         left it at a server that is no longer in use.
         """
         self._epoch = self._recovery.epoch
@@ -197,7 +198,7 @@ class Session:
         await self._subscription.renew()
 
     def _on_message(self, payload: bytes | None) -> None:
-        if payload is None:  # subscribed, maybe anew: earlier notifications were missed
+        if payload is None:  # subscribed, maybe again: earlier notifications were missed
             self.refresh()  # promise: missed messages
             return
         notification = Notification.read(payload)
@@ -211,7 +212,7 @@ class Session:
             self._on_notification(notification)
 
     def refresh(self) -> None:
-        """Send everything again: the replies are news of all sites."""
+        """Send everything again, as the replies have the present state of all sites."""
         self.updates.send_all()
         if self._recovery.is_waiting:  # an operator may have ended the wait
             self.updates.check_server()
@@ -246,8 +247,8 @@ class Session:
     # While the loop is stalled -----------------------------------------------------------------
 
     async def _repeat(self, connect: Callable[[], Awaitable[Connection]]) -> bool:
-        """Renew what is held, by what was sent last, in the renewal thread. A deadline is moved
-        only for a lease that is still there.
+        """In the renewal thread: renew the leases, by sending the last updates again. Only the
+        deadlines of leases that the server still has are moved.
         """
         epoch, updates = self.updates.renewal_snapshot.to_repeat()
         self._ended_leases &= {(one.scope, one.lease_id) for one in updates}

@@ -31,29 +31,29 @@ class Options(GivenOptions, total=False):
 
 
 class SyncSemaphore:
-    """A `FairSemaphore` for programs of threads, such as those with requests or Celery.
+    """A `FairSemaphore` for programs with threads, for instance with requests or Celery.
 
         semaphore = SyncSemaphore("redis://localhost")
 
         with semaphore.permit("api.example.com", limit=3):
             requests.get("https://api.example.com/", timeout=10)
 
-    It takes what a `FairSemaphore` takes, and raises `SettingsError` for what is not allowed. It is
-    one node: make one for the whole process, and use it in all threads. The first permit starts a
-    daemon thread, whose event loop talks to the server. A process that is forked from this one
-    starts its own, and is another node; what its parent holds stays the parent's. All is given back
-    by `close`, or as the interpreter exits.
+    It takes the arguments of a `FairSemaphore`, and raises `SettingsError` for values that are not
+    allowed. It is one node: make one for the whole process, and use it in all threads. The first
+    permit starts a daemon thread, whose event loop calls the server. A forked process starts its
+    own thread, and is another node; its parent keeps the permits that it holds. All permits are
+    given back by `close`, or when the interpreter exits.
     """
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self._semaphore = FairSemaphore(url, **options)
-        self._semaphore._renewal_thread = None  # nobody's callback blocks the loop of our thread
+        self._semaphore._renewal_thread = None  # no callback of a user stalls our thread's loop
         self._is_closed = False
         self._start_anew()
         _semaphores.add(self)
 
     def _start_anew(self) -> None:
-        """Nothing runs yet: this is new, or in a forked child."""
+        """Begin without a thread: this is new, or in a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -74,8 +74,8 @@ class SyncSemaphore:
     def permit(
         self, scope: str, limit: GivenLimit, timeout: float | None = None
     ) -> Iterator[Permit]:
-        """Hold a permit during the `with`; `FairSemaphore.acquire` has the meanings. As a decorator
-        of a function, not a coroutine's, it takes a permit for each call.
+        """Hold a permit during the `with`; the arguments are those of `FairSemaphore.acquire`. As a
+        decorator of a function (not a coroutine function) it takes a permit for each call.
 
         A thread cannot be stopped from outside. So if the permit is lost, `Permit.lost` becomes
         true, the body runs on, and the end of the `with` raises `PermitLostError`, unless the body
@@ -90,15 +90,15 @@ class SyncSemaphore:
         try:
             yield permit
         finally:
-            permit.release()  # in a forked child this reaches nobody: it is the parent's
+            permit.release()  # in a forked child it does nothing: the permit is the parent's
         if permit._error is not None:
             raise permit._error
 
     def close(self) -> None:
         """Give all permits back and disconnect, in 2 s at most.
 
-        Threads that still wait for a permit get `ClosedError`. A permit under which a thread goes
-        on working is free when its lease ends: its `with` raises `PermitLostError`.
+        Threads that still wait for a permit get `ClosedError`. If a thread goes on working under a
+        permit, the permit is free when its lease ends, and the `with` raises `PermitLostError`.
         """
         with self._lock:
             self._is_closed = True
@@ -108,21 +108,21 @@ class SyncSemaphore:
             self._end.set_result(None)
         thread.join()
         if self._at_exit is not None:
-            self._at_exit.cancel()  # it keeps this in memory
+            self._at_exit.cancel()  # it would keep this in memory
 
     # The threads' side --------------------------------------------------------------------------
 
     def _acquire(self, scope: str, limit: Limit, timeout: float | None) -> Permit:
         granted: Future[Permit] = Future()
         try:
-            with self._lock:  # what is asked for before `close` is answered
+            with self._lock:  # a request before `close` gets an answer
                 if self._is_closed:
                     raise ClosedError("the semaphore is closed")
                 loop = self._loop or self._start()
                 asyncio.run_coroutine_threadsafe(self._grant(granted, scope, limit, timeout), loop)
             return granted.result()
         except BaseException:
-            # After Ctrl-C nobody waits for it any more, or takes it.
+            # After Ctrl-C nobody waits for the permit any more, or takes it.
             if not granted.cancel() and granted.exception() is None:
                 granted.result().release()
             raise
@@ -138,7 +138,7 @@ class SyncSemaphore:
         thread.start()  # since Python 3.12 a RuntimeError, once the main thread has ended
         self._loop = loop
         self._thread = thread
-        # Not atexit, which multiprocessing passes over.
+        # Not atexit: multiprocessing ends its children without it.
         self._at_exit = Finalize(None, self.close, exitpriority=0)
         return loop
 
@@ -201,7 +201,7 @@ class SyncSemaphore:
             raise
         if not timeout:
             return timeout
-        return max(0.001, timeout + began - asyncio.get_running_loop().time())  # 0 is another wish
+        return max(0.001, timeout + began - asyncio.get_running_loop().time())  # 0: no wait at all
 
 
 _semaphores: WeakSet[SyncSemaphore] = WeakSet()

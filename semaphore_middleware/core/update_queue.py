@@ -1,8 +1,8 @@
 """The order of a node's updates: which leases send theirs, and when. No I/O.
 
-All due updates go in one round trip, and what comes up meanwhile goes in the next. Calls are
+All due updates go in one round trip, and those that become due meanwhile go in the next. Calls are
 some milliseconds apart, and an update that no request waits for is held back as long, so that
-others can go with it: a call costs more than what it carries.
+others can go with it: a call costs more than its updates.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 
-LEASES_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
+LEASES_AT_ONCE = 1000  # in one round trip, so that neither side is busy for long
 BATCH_DELAY_S = 0.010  # for how long an update that no request waits for is held back
 SPACING_S = 0.004  # between two calls for requests that the site may have room for
-BUSY_INTERVAL_S = 1 / 250  # between two requests: if it is shorter, the node needs its processor
-BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as some requests
-INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
-TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
+BUSY_INTERVAL_S = 1 / 250  # of requests: if it is shorter, the node needs its processor
+BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as several requests
+INTERVAL_SAMPLES = 16  # about how many requests the mean interval covers
+TIMER_LAG_S = 0.001  # timers may be so late: event loops poll in milliseconds
 
 
 class Spacing:
-    """The time of the next call for requests that their sites may have room for."""
+    """Spaces the calls for requests that may get a permit at once."""
 
     def __init__(self) -> None:
         self._called_at = -math.inf
@@ -43,13 +43,13 @@ class Spacing:
         self._interval = 1.0  # seconds between two requests, on average
 
     def note_request(self, time: float) -> None:
-        """A request was made."""
+        """Note the time of a request."""
         interval = min(1.0, time - self._requested_at)
         self._interval += (interval - self._interval) / INTERVAL_SAMPLES
         self._requested_at = time
 
     def note_call(self, time: float) -> None:
-        """A call was made."""
+        """Note the time of a call."""
         self._called_at = time
 
     @property
@@ -66,7 +66,7 @@ class OutgoingCall:
     leases: Sequence[ScopeLease]
     updates: Sequence[LeaseUpdate]
     checks_server: bool
-    """True if the call checks that the server still is in the incarnation known to this node."""
+    """Whether the call checks that the server is still in the incarnation known to this node."""
     sent: float
     """On the loop's clock."""
 
@@ -75,9 +75,9 @@ class UpdateQueue:
     """This node's leases, and the times at which they send their updates.
 
     A lease sends at once (`send_now`), or a little later with others (`send_soon`); when the common
-    reuse window ends (`send_at_window_end`); or after a wait for which only time is needed
-    (`send_later`). All send together after missed messages, and to renew the leases (`send_all`). A
-    call may check the server, too (`check_server`).
+    reuse window ends (`send_at_window_end`); or after some time (`send_later`, `send_by`). All
+    leases send together after missed messages, and to be renewed (`send_all`). A call may check the
+    server, too (`check_server`).
 
     The queue calls `wake` when `next_call` has something to send.
     """
@@ -99,7 +99,7 @@ class UpdateQueue:
         self._loop = loop  # that of the permits and timers
         self._wake = wake
         self.leases: dict[str, ScopeLease] = {}
-        """By scope: those in which there is anything."""
+        """By scope, until they are empty and forgotten."""
         self.emptied = asyncio.Event()
         """Set when the last of them is forgotten."""
         self._forgotten_at = -math.inf  # when the last lease was
@@ -107,7 +107,7 @@ class UpdateQueue:
         self._due: dict[ScopeLease, None] = {}
         self._leases_at_once = LEASES_AT_ONCE  # fewer after a time-out
         self._is_check_due = False
-        self._in_windows: dict[ScopeLease, None] = {}  # whose `on_window_end` is to be called
+        self._in_windows: dict[ScopeLease, None] = {}  # those waiting for `on_window_end`
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}  # by what they call
         self._spacing = Spacing()
         self._is_draining = False
@@ -130,7 +130,7 @@ class UpdateQueue:
             yield from [*lease.held, *lease.waiting]
 
     def was_in_use_since(self, time: float) -> bool:
-        """Whether there has been any lease since then. When a stopped process wakes, replies come
+        """Whether there was a lease then or since. When a stopped process wakes, replies come
         first, and may already have ended its leases.
         """
         return bool(self.leases) or self._forgotten_at >= time
@@ -145,7 +145,7 @@ class UpdateQueue:
         priority: float = 0.0,
         on_wait: Callable[[], object] | None = None,
     ) -> Permit:
-        """Ask for a permit. Calls `on_wait` if none is free. Raises `ClosedError` at the end."""
+        """Ask for a permit. Calls `on_wait` if none is free. Raises `ClosedError` when closing."""
         if self._is_draining:
             raise ClosedError("the semaphore is closing")
         lease = self.leases.get(scope)
@@ -177,7 +177,7 @@ class UpdateQueue:
     # For leases ---------------------------------------------------------------------------------
 
     def new_lease_id(self, above: int = 0) -> int:
-        """A new number above `above`, for one lease only."""
+        """A new lease id, above `above` and all earlier ones."""
         self._last_lease_id = max(self._last_lease_id, above) + 1
         return self._last_lease_id
 
@@ -199,7 +199,7 @@ class UpdateQueue:
             self._call_by(time, self._wake)
 
     def send_at_window_end(self, lease: ScopeLease) -> None:
-        """Call the lease's `on_window_end` at the next multiple of its length."""
+        """Call the lease's `on_window_end` when the common reuse window ends."""
         if not self.reuse_window:
             self.send_soon(lease)
             return
@@ -208,8 +208,8 @@ class UpdateQueue:
         self._in_windows[lease] = None
 
     def send_later(self, lease: ScopeLease, seconds: float) -> None:
-        """Send the lease's update after `seconds`, if its requests still wait: only time
-        keeps them waiting. The latest call counts.
+        """Send the lease's update after `seconds`, if its requests still wait. A later call
+        replaces an earlier one.
         """
         # promise: shorter wait
         self._call_at(self.now() + max(0.0, seconds - TIMER_LAG_S), lease.on_time)
@@ -236,7 +236,7 @@ class UpdateQueue:
     def next_call(self) -> OutgoingCall:
         """Take all due updates for one call. Calls `wake` if more is left for the next one."""
         checks_server = self._is_check_due
-        self._is_check_due = False  # after an error every new connection checks
+        self._is_check_due = False  # after an error, the next connection checks anyway
         leases = list(islice(self._due, self._leases_at_once))
         for lease in leases:
             del self._due[lease]
@@ -264,7 +264,7 @@ class UpdateQueue:
         self.forget_empty(call.leases)
 
     def on_timeout(self, call: OutgoingCall) -> None:
-        """No reply came in time: send less in the next call."""
+        """After a time-out, send less in the next call."""
         self._leases_at_once = max(1, len(call.leases) // 2)
 
     def on_unpackable(self, call: OutgoingCall, error: UnpackableError) -> None:
@@ -291,12 +291,12 @@ class UpdateQueue:
     # Time ---------------------------------------------------------------------------------------
 
     def _call_at(self, time: float, do: Callable[[], object]) -> None:
-        """Call this at a time, and no longer at the one that was named before."""
+        """Call a function at this time, in place of a time that was set before."""
         self._cancel(do)
         self._timers[do] = self._loop.call_at(time, self._on_time, do)
 
     def _call_by(self, time: float, do: Callable[[], object]) -> None:
-        """Call this at a time, unless an earlier one was named before."""
+        """Call a function at this time, unless an earlier time is set."""
         timer = self._timers.get(do)
         if timer is None or time < timer.when():
             self._call_at(time, do)
@@ -310,7 +310,7 @@ class UpdateQueue:
             timer.cancel()
 
     def cancel_timers(self) -> None:
-        """Call nothing any more."""
+        """Cancel all timers."""
         for do in list(self._timers):
             self._cancel(do)
 
@@ -328,8 +328,8 @@ class UpdateQueue:
             self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
 
     def on_stall(self, seconds: float) -> None:
-        """The event loop was stalled, or the process stopped. Everything is sent again: the renewal
-        thread has taken back what waits.
+        """Send everything again after a stall: the renewal thread may have cancelled the
+        requests that wait.
         """
         self.emit(ProcessStalled, seconds)
         self.send_all()

@@ -19,7 +19,7 @@ class WaitQueue:
         self._waiting: OrderedDict[Permit, None] = OrderedDict()  # the oldest first
         self._heap: list[tuple[float, int, Permit]] = []  # of them, and of some that gave up
         self._numbers = count()
-        self._unanswered: list[tuple[int, Permit]] = []  # with the first seq that asks for it
+        self._unanswered: list[tuple[int, Permit]] = []  # with the seq of the first update to ask
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -30,7 +30,7 @@ class WaitQueue:
         return self._waiting.keys()
 
     def add(self, permit: Permit, seq: int | None) -> None:
-        """Add a request. The update `seq` is the first to ask for it; None: it is answered."""
+        """Add a request. The update `seq` is the first to ask for it; None: no reply is awaited."""
         self._waiting[permit] = None
         # promise: highest priority
         heappush(self._heap, (-permit._priority, next(self._numbers), permit))
@@ -68,5 +68,5 @@ class WaitQueue:
         return answered
 
     def ask_anew(self) -> None:
-        """Begin a new lease: its first update asks for all permits without an answer."""
+        """Let the first update of a new lease ask for all permits without an answer."""
         self._unanswered = [(1, permit) for _, permit in self._unanswered]

@@ -29,7 +29,7 @@ REPLY = {
     **dict.fromkeys(("interval", "retry_in", "backoff")),
     **dict.fromkeys(("answered_ago", "reason")),
 }
-"""What the server says if a test does not care."""
+"""The reply of the server if a test does not care."""
 
 
 class Clock:
@@ -46,7 +46,7 @@ class Clock:
 
 
 class LoneNode:
-    """A node with one lease and a server that replies as the test says."""
+    """A node with one lease, and a server whose replies the test decides."""
 
     def __init__(self, limit: Limit | None = None, window: float = WINDOW_S) -> None:
         self.clock = Clock()

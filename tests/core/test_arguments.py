@@ -1,4 +1,4 @@
-"""Bad arguments of a semaphore: each is refused where it comes in, and costs no other request."""
+"""Bad arguments of a semaphore: each is refused at once, and costs no other request."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ HUGE = 10**400
 
 
 class Raising:
-    """Whatever is asked of it, it raises."""
+    """Raises in every operation."""
 
     def __repr__(self) -> str:
         return "<Raising>"
@@ -102,7 +102,7 @@ async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServ
 async def test_an_update_that_cannot_be_packed_fails_its_own_request(
     server: RedisServer, caplog: Log
 ) -> None:
-    """Whatever gets past the checks."""
+    """If it should get past the checks."""
     recorder = Recorder()
     async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
         assert semaphore._session is not None

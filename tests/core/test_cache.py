@@ -1,4 +1,6 @@
-"""Values that nodes share: sent before permits go back, bounded in time, never waited for long."""
+"""Values that nodes share: they are sent before permits go back, expire, and keep nobody waiting
+for long.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -84,7 +86,7 @@ async def test_a_value_leaves_before_the_permit(server: RedisServer) -> None:
 
 
 class SlowConnection:
-    """Before its first reply, another value is to be put."""
+    """Another value is put before its first reply."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache

@@ -22,7 +22,7 @@ async def test_a_lost_permit_ends_what_runs_under_it(caplog: Log) -> None:
         unwatched = await semaphore.acquire("unwatched", 1)
         with pytest.raises(PermitLostError, match="so its work was stopped"):
             async with semaphore.permit("s", 1) as permit:
-                server.lose("s", "unwatched")  # the next renewal tells
+                server.lose("s", "unwatched")  # the next renewal shows it
                 await asyncio.sleep(ENDLESS_S)
         assert not permit.lost, "it was given back"
         assert re.search(r"A permit for 's' .*: its request is aborted\.", caplog.text)
@@ -43,7 +43,7 @@ async def test_a_lost_permit_ends_what_runs_under_it(caplog: Log) -> None:
         assert not kept.lost
         with pytest.raises(PermitLostError):
             async with semaphore.permit("s", 1) as permit:
-                with permit.until_lost():  # as a helper does that is given the permit
+                with permit.until_lost():  # as a helper does that gets the permit
                     pass
                 permit._lose("it is gone")
                 await asyncio.sleep(ENDLESS_S)

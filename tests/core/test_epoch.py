@@ -1,6 +1,4 @@
-"""Each incarnation of a server: nothing is granted before all that was granted in the last one is
-over.
-"""
+"""A new incarnation of a server grants nothing before all permits of the last one have ended."""
 
 from collections.abc import Callable, Iterator
 
@@ -21,7 +19,7 @@ from tests.support.times import ENDLESS_S
 
 @pytest.fixture
 def newborn() -> Iterator[RedisServer]:
-    """A server that has just started, and nobody knows what the one before it had granted."""
+    """A server that has just started; nobody knows what the one before it had granted."""
     with RedisServer(started_empty=False) as server:
         yield server
 
@@ -29,7 +27,7 @@ def newborn() -> Iterator[RedisServer]:
 async def test_a_server_that_was_started_empty_grants_at_once_and_no_other(
     server: RedisServer, outside: Outside, newborn: RedisServer, caplog: Log
 ) -> None:
-    """The age of a server says nothing: it is a difference of wall clocks."""
+    """The age of a server proves nothing: it is a difference of wall clocks."""
     a = await Caller.join(server, "a")
     assert (await a.take("s")).granted == 1
     assert a.losses == []
@@ -38,13 +36,13 @@ async def test_a_server_that_was_started_empty_grants_at_once_and_no_other(
         assert "(prefix 'other'). No permit is granted" in caplog.text, "the mark is of one prefix"
         assert seen.count(StoreLost) == 0, "it may be new"
     outside.client.delete(KEYS.epoch)
-    outside.client.hset(KEYS.epoch, "started_empty", "f" * 40)  # as a file brings it back
+    outside.client.hset(KEYS.epoch, "started_empty", "f" * 40)  # as a file restores it
     assert (await Caller.join(server, "b")).losses == [ENDLESS_S]
     assert (await Caller.join(newborn, "c")).losses == [ENDLESS_S]
 
 
 def be_a_replica_for_a_while(outside: Outside) -> None:
-    """So short that no node hears of it."""
+    """A wait so short that no node notices it."""
     with outside.client.pipeline(transaction=False) as at_once:
         at_once.execute_command("REPLICAOF", "127.0.0.1", free_port())
         at_once.execute_command("REPLICAOF", "NO", "ONE")
@@ -86,7 +84,7 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
     assert not await a.recovery.join_epoch(a.connection)
     lose(outside)
     if lose in (be_a_replica_for_a_while, be_in_another_incarnation):
-        await b.begin_epoch()  # only a look finds it
+        await b.begin_epoch()  # only a check finds it
     assert (await b.take("s", limit=2)).granted == 0
     for _ in range(2):
         assert (await a.renew("s", limit=1)).status == "ok", "above the limit if need be"
@@ -142,7 +140,7 @@ async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: O
 
 
 @pytest.mark.parametrize(("policy", "lines"), [("volatile-ttl", 2), ("noeviction", 1)])
-async def test_a_server_that_goes_on_losing_data_is_said_once_a_minute(
+async def test_a_server_that_goes_on_losing_data_is_logged_once_a_minute(
     server: RedisServer, outside: Outside, caplog: Log, policy: str, lines: int
 ) -> None:
     outside.client.config_set("maxmemory-policy", policy)
@@ -163,7 +161,7 @@ async def test_a_server_that_goes_on_losing_data_is_said_once_a_minute(
 
 
 async def test_no_newcomer_shortens_the_wait(server: RedisServer, newborn: RedisServer) -> None:
-    """Where it comes from it may hold permits, also if this server was started empty."""
+    """It may hold permits of the other server, even if this one was started empty."""
     a = await Caller.join(newborn, "a")
     await a.take("s")
     Outside(newborn).end_recovery()
@@ -177,7 +175,7 @@ async def test_no_newcomer_shortens_the_wait(server: RedisServer, newborn: Redis
 
 
 async def test_a_master_that_turns_replica_is_left(server: RedisServer, outside: Outside) -> None:
-    """One that takes writes all the same: what is written there is lost."""
+    """A replica that accepts writes, which are lost."""
     a = await Caller.join(server, "a")
     outside.client.config_set("replica-read-only", "no")
     outside.client.replicaof("127.0.0.1", free_port())

@@ -1,4 +1,4 @@
-"""A node whose requests get no response at a site where others get on pauses there alone."""
+"""A node whose requests get no response, at a site that answers other nodes, pauses there alone."""
 
 import pytest
 
@@ -13,7 +13,9 @@ Log = pytest.LogCaptureFixture
 
 
 def fail(node: LoneNode, count: int) -> LeaseUpdate:
-    """Requests that get permits, and no response; what is said of it, not yet answered."""
+    """Requests that get permits and no response. Returns the update that reports it, not yet
+    answered.
+    """
     for permit in node.hold(count):
         permit.failed()
         permit.release()
@@ -67,7 +69,7 @@ def test_failures_of_requests_from_before_a_pause_belong_to_it() -> None:
     assert pauses(node) == [START_S]
 
 
-def test_it_asks_again_if_it_will_not_hear_whose_fault_it_is() -> None:
+def test_it_asks_again_if_the_reply_whether_others_fail_is_lost() -> None:
     node = LoneNode()
     fail(node, IN_A_ROW)
     node.ask()
@@ -88,7 +90,7 @@ def test_failures_are_remembered_though_nothing_is_held_or_waits() -> None:
     assert node.lease.is_forgettable
 
 
-def test_who_gives_up_while_its_node_pauses_says_so() -> None:
+def test_a_request_that_gives_up_while_its_node_pauses_is_reported() -> None:
     node = LoneNode()
     update = fail(node, IN_A_ROW)
     waits = node.ask()

@@ -21,7 +21,9 @@ TURNS = 25  # permits that each worker takes
 
 @contextmanager
 def forked(work: Callable[..., None], *args: Any) -> Iterator[Callable[[], Any]]:
-    """Do the work in a child, which gets a pipe as well. Yields what returns its next word."""
+    """Do the work in a child, which gets a pipe as well. Yields a function that returns its next
+    message.
+    """
     ours, theirs = FORK.Pipe(duplex=False)
     child = FORK.Process(target=work, args=(*args, theirs))
     child.start()
@@ -40,7 +42,9 @@ def forked(work: Callable[..., None], *args: Any) -> Iterator[Callable[[], Any]]
 
 
 def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> None:
-    """Open a semaphore that was made before the fork; tell its name, and who else was inside."""
+    """Open a semaphore that was made before the fork; send its name, and how many nodes were
+    inside.
+    """
 
     async def run() -> None:
         inside: list[Any] = []
@@ -70,7 +74,7 @@ def test_one_that_forked_workers_open_holds_its_limit(server: RedisServer) -> No
 
 
 def use(semaphore: FairSemaphore, results: Connection) -> None:
-    """In a child: use what the parent has opened, close it, and open it for oneself."""
+    """In a child: use the semaphore that the parent has opened, close it, and open it again."""
 
     async def run() -> None:
         for _ in range(2):
@@ -103,7 +107,7 @@ async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: Redis
             assert members == [name]
             assert name != semaphore.node
             assert connections <= {one["id"] for one in client.client_list()}
-        # The parent still speaks, and hears what the server grants in other nodes' calls.
+        # The parent still makes calls, and is notified of grants in other nodes' calls.
         async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
             queued = asyncio.create_task(other.acquire("s", 1))
             await until_waiting(other, 2)
@@ -113,14 +117,14 @@ async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: Redis
 
 
 def look(admin: Admin, results: Connection) -> None:
-    """In a child: look with what the parent has looked with, and forget it."""
+    """In a child: inspect with the `Admin` that the parent has used, and forget it."""
     results.send(asyncio.run(admin.inspect("s")).held)
     admin._link._connection = None
     gc.collect()
 
 
 def close(admin: Admin, results: Connection) -> None:
-    """In a child: close what the parent looks with."""
+    """In a child: close the `Admin` that the parent uses."""
     asyncio.run(admin.close())
     results.send(1)
 

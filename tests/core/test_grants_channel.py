@@ -1,4 +1,4 @@
-"""What comes over the grants channel: ours is read, anything else is ignored and counted."""
+"""Messages on a node's channel: notifications are read, anything else is ignored and counted."""
 
 import asyncio
 import random
@@ -56,7 +56,7 @@ async def test_thousands_of_messages_at_once_leave_room_for_others(server: Redis
             await eventually(lambda: client.publish(channel, "backoff 1 s"))
             for _ in range(many):
                 messages.publish(channel, "strange")
-            messages.execute()  # meanwhile the loop stands still
+            messages.execute()  # meanwhile the loop is stalled
         while heard.count(UnknownNotification) < many:
             await asyncio.sleep(0)
             seen.add(len(heard.events))

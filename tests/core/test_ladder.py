@@ -1,8 +1,8 @@
 """The semaphores of the literature, each with the races that the next step repairs.
 
 They are those of Josiah L. Carlson, Redis in Action (Manning, 2013): chapter 6.3, in its order, and
-11.2 for the one in Lua. This project's is the last step. The clients' time is the test's, and so is
-what happens between two calls of one of them: no step of a race is left to chance.
+11.2 for the one in Lua. This project's is the last step. The test sets the clients' time, and what
+happens between two calls of a client: no step of a race is left to chance.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Timestamps:
         return bool(rank < LIMIT)
 
     def refresh(self, now: float) -> None:
-        """Renew the lease, where there is a way to."""
+        """Renew the lease, if there is a way to."""
 
     def leave(self) -> None:
         self.redis.zrem(self.scope, self.name)
 
 
 class Counter(Timestamps):
-    """6.3.2: a counter on the server says who came first; the clocks only end leases."""
+    """6.3.2: a counter on the server decides who came first; the clocks only end leases."""
 
     def enter(self, now: float, meanwhile: Callable[[], object] = nothing) -> bool:
         now += self.ahead_s
@@ -80,14 +80,16 @@ class Counter(Timestamps):
 
 
 class Refreshed(Counter):
-    """6.3.3: who works for longer renews the lease."""
+    """6.3.3: a client that works for longer renews its lease."""
 
     def refresh(self, now: float) -> None:
         self.redis.zadd(self.scope, {self.name: now + self.ahead_s}, xx=True)
 
 
 class Locked(Refreshed):
-    """6.3.4: a lock around each try, with a lease of its own; who does not get it tries later."""
+    """6.3.4: a lock around each try, with a lease of its own; a client that does not get it tries
+    later.
+    """
 
     def enter(self, now: float, meanwhile: Callable[[], object] = nothing) -> bool:
         lock = self.redis.lock(lock_of(self.scope), timeout=LEASE_S)
@@ -145,12 +147,12 @@ def lock_of(scope: str) -> str:
 # What may go wrong: each returns whether it does ------------------------------------------------
 
 Join = Callable[..., Timestamps]
-"""A client, by its name, and by how many seconds its clock is ahead."""
+"""A client: its name, and how many seconds its clock is ahead."""
 Trouble = Callable[[Join], bool]
 
 
 def a_clock_behind(join: Join) -> bool:
-    """Who comes later with a clock that is behind stands before who is in already."""
+    """A later client, with a clock that is behind, precedes those that are in already."""
     assert join("first").enter(NOW)
     return join("second", ahead_s=-1.0).enter(NOW + 0.5)
 
@@ -162,7 +164,7 @@ def a_clock_a_lease_ahead(join: Join) -> bool:
 
 
 def a_long_work(join: Join) -> bool:
-    """Somebody else goes in where one works for longer than a lease, and says so in time."""
+    """Another client goes in while one works for longer than a lease, and reports that in time."""
     worker = join("worker")
     assert worker.enter(NOW)
     for third in range(1, 5):
@@ -171,7 +173,7 @@ def a_long_work(join: Join) -> bool:
 
 
 def a_try_within_a_try(join: Join, between: Callable[[], object] = nothing) -> bool:
-    """Who has counted first writes itself down last: both go in."""
+    """The client that has counted first is added last: both go in."""
     quick_is_in = []
 
     def meanwhile() -> None:
@@ -182,13 +184,13 @@ def a_try_within_a_try(join: Join, between: Callable[[], object] = nothing) -> b
 
 
 def a_stop_for_longer_than_the_lock(join: Join) -> bool:
-    """The same, where the first one's lock ends while it stands still."""
+    """Both go in, as the first one's lock ends while it is stopped."""
     redis, scope = (client := join("look")).redis, client.scope
     return a_try_within_a_try(join, between=lambda: redis.delete(lock_of(scope)))
 
 
 def a_newcomer(join: Join) -> bool:
-    """Who was refused is forgotten: somebody who comes later is served before."""
+    """A refused client is forgotten: one that comes later is served before it."""
     first, second = join("first"), join("second")
     assert first.enter(NOW)
     assert not second.enter(NOW + 1)

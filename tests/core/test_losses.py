@@ -15,7 +15,7 @@ from tests.support.simulated import SimulatedServer, in_simulated_time
 from tests.support.times import ENDLESS_S
 
 
-def said_of_the_wait(caplog: Log) -> list[str]:
+def lines_about_the_wait(caplog: Log) -> list[str]:
     """The log's lines about the recovery wait, without numbers and the server's name."""
     lines = [r.getMessage() for r in caplog.records if r.name.endswith(".calls")]
     return [re.sub(r"[\d.]+ s\b", "N s", line).partition(" is new, ")[0][-40:] for line in lines]
@@ -42,19 +42,19 @@ async def test_a_cut_connection_loses_nothing(
         permit.release()
     assert seen.count(PermitLost) == 0
     assert ("normal" in kinds) == (seen.count(Reconnected) > 0)
-    assert said_of_the_wait(caplog) == [], "there is none"
+    assert lines_about_the_wait(caplog) == [], "there is none"
 
 
 @pytest.mark.parametrize("how", ["by itself", "by trust", "after a cut"])
 @in_simulated_time
-async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(caplog: Log, how: str) -> None:
+async def test_the_log_counts_the_wait_down_and_has_its_end(caplog: Log, how: str) -> None:
     caplog.set_level("INFO")
     wait = 3.5 * calls.LOG_INTERVAL_S if how == "by itself" else ENDLESS_S
     server, seen = SimulatedServer(lease=15.0, recovery_wait=wait), Recorder()
     server.itself.flush()
     async with server.node(observers=[seen]) as node:
         waiting = asyncio.create_task(node.acquire("s", 1))
-        await eventually(lambda: len(said_of_the_wait(caplog)) == 4)
+        await eventually(lambda: len(lines_about_the_wait(caplog)) == 4)
         if how == "by trust":
             await node.admin.trust()
         elif how == "after a cut":
@@ -62,15 +62,15 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(caplog: Log
             server.network.break_all()
         (await waiting).release()
         over = "permits are granted again."
-        await eventually(lambda: said_of_the_wait(caplog)[-1].endswith(over))
-    first, *counted, _ = said_of_the_wait(caplog)
+        await eventually(lambda: lines_about_the_wait(caplog)[-1].endswith(over))
+    first, *counted, _ = lines_about_the_wait(caplog)
     assert first == "redis://simulated:6379/0"
     assert counted == 3 * ["No permit is granted for another N s."]
     assert seen.count(StoreLost) == 0, "it may have been new"
 
 
 @in_simulated_time
-async def test_what_cannot_be_given_back_is_said(caplog: Log) -> None:
+async def test_permits_that_cannot_be_given_back_are_logged(caplog: Log) -> None:
     server = SimulatedServer(lease=15.0)
     async with server.node() as semaphore:
         await semaphore.acquire("s", 1)

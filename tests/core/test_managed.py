@@ -1,4 +1,4 @@
-"""Servers that people rent, whose scripts may not use INFO: the nodes tell them what it says."""
+"""Managed servers, whose scripts may not use INFO: the nodes send them its output."""
 
 import re
 from itertools import count
@@ -12,7 +12,7 @@ from tests.support.servers import RedisServer, free_port
 
 
 def managed(server: RedisServer) -> Restricted:
-    """The server, whose scripts may not use INFO."""
+    """A server whose scripts may not use INFO."""
     proxy = Restricted(server.path)
     proxy.lua = NOT_IN_SCRIPTS.format(command="INFO")
     return proxy

@@ -1,4 +1,4 @@
-"""Observers: of which events they are notified, and what becomes of their errors."""
+"""Observers: which events they are notified of, and what happens to their errors."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.times import TIMEOUT_S
 
-NOBODY: Any = None  # a semaphore that no observer looks at
+NOBODY: Any = None  # a semaphore that no observer uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Broken(Observer):
 
 
 class Raises(Observer):
-    """Raises an error, where it is told to."""
+    """Raises an error in one of its methods."""
 
     def __init__(self, error: type[BaseException], at: str = "on_event") -> None:
         self.error = error
@@ -86,7 +86,7 @@ async def test_what_an_observer_raises_stops_nothing(server: RedisServer, caplog
     assert recorder.count(observer.PermitGranted) == recorder.count(observer.PermitReleased) == 2
     failures = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert all("The observer " in failure.message for failure in failures)
-    assert sum("at its end" in failure.message for failure in failures) == len(kinds)
+    assert sum("could not be closed" in failure.message for failure in failures) == len(kinds)
 
 
 @pytest.mark.parametrize("error", FAILURES)
@@ -129,10 +129,10 @@ def test_ctrl_c_in_an_observer_ends_the_program_when_the_permit_is_back(
 
 
 @pytest.mark.parametrize("kinds", [None, "PermitReleased", [Event], (Event, 5), (int,)])
-async def test_what_an_observer_is_to_hear_of_is_checked_as_it_is_opened(kinds: Any) -> None:
-    hearer = type("Hearer", (Observer,), {"kinds": kinds})()
-    with pytest.raises(SettingsError, match=r"Hearer\.kinds = .*: allowed is a tuple"):
-        await Observers([hearer]).open(NOBODY)
+async def test_the_kinds_of_an_observer_are_checked_as_it_is_opened(kinds: Any) -> None:
+    observer = type("Odd", (Observer,), {"kinds": kinds})()
+    with pytest.raises(SettingsError, match=r"Odd\.kinds = .*: allowed is a tuple"):
+        await Observers([observer]).open(NOBODY)
 
 
 class Closing(Observer):

@@ -1,4 +1,4 @@
-"""The order of grants, and under which limit: what the simulation does not judge."""
+"""The order of grants, and their limits: what the simulation does not check."""
 
 import sys
 from collections import defaultdict
@@ -44,7 +44,9 @@ async def test_the_strictest_limit_holds(server: RedisServer, outside: Outside) 
 
 @pytest.mark.parametrize("how", ["a lease later", "reset"])
 async def test_a_limit_ends_with_its_nodes(server: RedisServer, outside: Outside, how: str) -> None:
-    """Though the site is never idle: a visitor with a delay of years would slow all for ever."""
+    """Though the site is never idle: otherwise a visitor with a delay of years would slow all nodes
+    for ever.
+    """
 
     async def look_at_all() -> Reply:
         if how == "reset":
@@ -146,7 +148,7 @@ async def test_jobs_share_equally_whatever_nodes_they_have(
 async def test_the_job_that_holds_the_fewest_comes_first(
     server: RedisServer, outside: Outside
 ) -> None:
-    """Though it has used more: else long requests of one job would hold all permits."""
+    """Though it has used more: otherwise long requests of one job would hold all permits."""
     callers = await join(server, a="a", b="b")
     await callers["b"].take("s", 4, limit=3)
     await callers["a"].take("s", 3, limit=3)

@@ -1,4 +1,4 @@
-"""Why nothing may start at a site: the script names it, in replies and to who inspects the site."""
+"""Why nothing may start at a site: the script names the reason in replies and inspections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -73,7 +73,7 @@ async def test_who_waits_learns_why(server: RedisServer, outside: Outside, case:
 
 
 @in_simulated_time
-async def test_a_request_that_waited_too_long_is_told_why() -> None:
+async def test_a_time_out_names_the_reason_of_the_wait() -> None:
     async with SimulatedServer(lease=15.0).node() as semaphore:
         await semaphore.admin.pause("s")
         with pytest.raises(AcquireTimeoutError, match=r"\(limit 2\): An operator has paused"):
@@ -81,7 +81,7 @@ async def test_a_request_that_waited_too_long_is_told_why() -> None:
 
 
 @in_simulated_time
-async def test_a_look_tells_for_how_long_a_site_stays_closed() -> None:
+async def test_an_inspection_shows_for_how_long_a_site_stays_closed() -> None:
     server = SimulatedServer(lease=15.0, recovery_wait=100.0)
     server.itself.flush()
     async with server.node() as node:
@@ -101,7 +101,7 @@ async def test_a_look_tells_for_how_long_a_site_stays_closed() -> None:
         permit.refused(200.0)
         permit.release()
         waits = asyncio.create_task(node.acquire("s", 1))
-        assert await looks_after(49.0) == ("backoff", 151)  # as it was at the look
+        assert await looks_after(49.0) == ("backoff", 151)  # as it was at the inspection
         await node.admin.pause("s")
         assert await looks_after(1.0) == ("paused", None)
         waits.cancel()

@@ -1,4 +1,4 @@
-"""A site that refuses is left alone for a while."""
+"""A site that refuses requests gets none for a while."""
 
 import pytest
 
@@ -13,7 +13,7 @@ REFUSED = Feedback(refused=True)
 BUSY = Feedback(refused=True, is_metered=False)
 FAILED = Feedback(failed=True)
 GOOD = Feedback(latency=0.1)
-START, MOST = 1.0, 300.0  # seconds: what `Backoff` says by default
+START, MOST = 1.0, 300.0  # seconds: the default of `Backoff`
 
 
 def asked_for(seconds: float) -> Feedback:
@@ -93,7 +93,9 @@ async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outsid
         await assert_pause(b, longest)
 
 
-async def test_nobody_starts_before_the_site_said(server: RedisServer, outside: Outside) -> None:
+async def test_nobody_starts_before_the_time_that_the_site_named(
+    server: RedisServer, outside: Outside
+) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     assert not (await b.take("s", limit=LIMIT)).is_counted
     await a.take("s", 3, limit=LIMIT)
@@ -141,7 +143,9 @@ async def test_after_ten_idle_minutes_the_next_pause_is_the_first_again(
     assert (await one_more(a, outside, REFUSED)).backoff == backoff
 
 
-async def test_all_hear_when_it_last_answered_well(server: RedisServer, outside: Outside) -> None:
+async def test_all_nodes_learn_when_it_last_answered_well(
+    server: RedisServer, outside: Outside
+) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await b.take("s", limit=LIMIT)
     await one_more(a, outside, REFUSED)

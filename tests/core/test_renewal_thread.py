@@ -1,4 +1,6 @@
-"""An event loop that a callback blocks keeps its leases: a thread renews them, and nothing else."""
+"""An event loop that a callback stalls keeps its leases: a thread renews them, and does nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ def quick_beats(monkeypatch: Patch) -> None:
 
 
 class ThreadedNode:
-    """A node whose event loop runs in another thread, where tests block it."""
+    """A node whose event loop runs in another thread, where tests stall it."""
 
     def __init__(self, server: RedisServer, **options: Any) -> None:
         self.loop = asyncio.new_event_loop()
@@ -217,7 +219,7 @@ def parse_pdf(is_done: threading.Event) -> None:
 
 
 async def is_renewed(outside: Outside, node: str) -> None:
-    """Wait until the lease of a stalled node has been."""
+    """Wait until the lease of a stalled node would be over."""
 
     def lease_end() -> float:
         return outside.look("s")[0].entries[node]["lease_end"]
@@ -374,7 +376,7 @@ def app(server: RedisServer) -> Iterator[Callable[[str], None]]:
 async def test_it_comes_with_the_credentials_that_were_used_last(
     server: RedisServer, outside: Outside, app: Callable[[str], None]
 ) -> None:
-    """And calls no function for them."""
+    """Without calling a function for them."""
     asked: list[int] = []
 
     def credentials() -> tuple[str, str]:
@@ -403,7 +405,7 @@ async def test_credentials_that_have_expired_are_asked_for_again(
     caplog: Log,
     is_of_loop: bool,
 ) -> None:
-    """Unless only the stalled loop can: then the log says it, once."""
+    """Unless only the stalled loop can: then that is logged, once."""
     passwords = ["old"]
 
     def credentials() -> tuple[str, str]:

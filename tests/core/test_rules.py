@@ -1,4 +1,4 @@
-"""What operators set on the server: it wins over what all nodes ask for, at once, until reset."""
+"""Rules that operators set on the server override at once what all nodes ask for, until reset."""
 
 import re
 from typing import Any
@@ -129,7 +129,7 @@ async def test_a_rule_stays_until_it_is_reset(server: RedisServer, outside: Outs
     assert outside.in_use() == set()
 
 
-async def test_names_and_patterns_fit_what_they_say(server: RedisServer) -> None:
+async def test_names_and_patterns_match_the_scopes_that_they_name(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     labels = [f"l{i}" for i in range(40)]
     deep = {n: ".".join(labels[-n:]) for n in (1, 2, LABELS_MAX, LABELS_MAX + 1, len(labels))}

@@ -1,4 +1,4 @@
-"""One lease, without a server: what the simulation cannot see, or does not judge."""
+"""One lease, without a server: what the simulation cannot see, or does not check."""
 
 import math
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_requests_that_gave_up_are_forgotten() -> None:
 
 
 def counted(node: LoneNode) -> None:
-    """The server says that each start counts."""
+    """The server replies that each start must be reported."""
     node.exchange(granted=1, is_counted=True)
 
 
@@ -96,7 +96,7 @@ def test_nothing_is_reused_nor_kept(happens: Callable[[LoneNode], None]) -> None
     "limit", [Limit(9, delay=0.1), Limit(8, rate="60/m", burst=5), Limit(9, adaptive=True)]
 )
 def test_where_each_start_counts_nothing_is_reused(limit: Limit) -> None:
-    """Whatever the last reply said: it may be from before the limit was named."""
+    """Whatever the last reply was: it may be from before the limit was set."""
     node = LoneNode()
     first, spare = node.hold(2)
     spare.release()
@@ -112,7 +112,7 @@ def test_where_each_start_counts_nothing_is_reused(limit: Limit) -> None:
 
 @pytest.mark.parametrize("from_pool", [True, False])
 def test_at_the_deadline_nothing_is_reused(from_pool: bool) -> None:
-    """A process may be so late that it hears of the time before its timers do."""
+    """A process may be so late that it reads the time before its timers fire."""
     node = LoneNode(window=4 * LEASE_S)
     (first,) = node.hold()
     if from_pool:
@@ -126,7 +126,7 @@ def test_at_the_deadline_nothing_is_reused(from_pool: bool) -> None:
 
 @pytest.mark.parametrize("timers_are_late", [False, True])
 def test_the_pool_serves_for_two_windows_after_the_last_answer(timers_are_late: bool) -> None:
-    """A node that is cut off hears neither of a pause nor of others that wait."""
+    """A node that is cut off gets no notification of a pause, or of others that wait."""
     node = LoneNode()
     (permit,) = node.hold()
     permit.release()
@@ -270,7 +270,7 @@ def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_an
 
 @pytest.mark.parametrize("status", ["lost", "refused"])
 def test_after_a_refused_update_the_node_pauses(status: str) -> None:
-    """Else it would say the same again as fast as it can."""
+    """Otherwise it would repeat this as fast as it can."""
     node = LoneNode()
     node.ask()
     node.at_once.clear()
@@ -394,7 +394,7 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
     assert held.site_answered_at == own.granted_at
 
 
-def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
+def test_a_request_that_gets_no_permit_at_once_is_reported_to_wait() -> None:
     node = LoneNode()
     first, second = node.ask(), node.ask()
     update = node.update()
@@ -416,8 +416,8 @@ def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
     assert node.retries == [2.0], "nobody waits"
 
 
-def test_a_node_in_the_queue_says_at_the_window_s_end_how_many_more_wait() -> None:
-    """Its place there does not depend on how many they are."""
+def test_a_node_in_the_queue_sends_at_the_window_s_end_how_many_more_wait() -> None:
+    """Its order there does not depend on how many they are."""
     node = LoneNode()
     node.ask()
     node.exchange(granted=0, available=-1)
@@ -438,7 +438,7 @@ def test_a_node_in_the_queue_says_at_the_window_s_end_how_many_more_wait() -> No
 
 @pytest.mark.parametrize("reason", ["given up", "reused"])
 def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
-    """Else the server would grant to a node without a use for it."""
+    """Otherwise the server would grant a permit to a node that has no use for it."""
     node = LoneNode()
     (held,) = node.hold(available=FULL)
     waiting = node.ask()

@@ -1,4 +1,4 @@
-"""The script `sync`: updates twice, late or without sense, any names, and keys that are lost."""
+"""The script `sync`: repeated, late or impossible updates, any names, and lost keys."""
 
 import asyncio
 import math
@@ -26,13 +26,15 @@ SCOPE, QUEUE = KEYS.of("s")
 
 
 async def answer(caller: Caller, update: LeaseUpdate) -> Reply:
-    """To exactly this; the node does not hear it."""
+    """To exactly this number, without notifying the node."""
     replies = await caller.send(update)
     assert replies is not None
     return replies[0]
 
 
-async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside) -> None:
+async def test_a_reply_has_the_number_of_free_permits(
+    server: RedisServer, outside: Outside
+) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     reply = await a.take("s", 1, limit=2)
     assert (reply.status, reply.granted, reply.available, reply.retry_in) == ("ok", 1, 1, None)
@@ -41,14 +43,14 @@ async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside)
     assert (reply.granted, reply.available, reply.limit, reply.retry_in) == (0, -4, 2, None)
     await a.give_back("s", 1, limit=2)
     assert outside.notified() == [("b", f"granted {b.book('s').lease_id} 1 s")]
-    # The one who gives back hears of its own grant in the reply, also of what it asks for there.
+    # The node that gives back gets its own grants in the reply, also those that it asks for there.
     assert (await b.renew("s", limit=2)).granted == 1
     assert (await a.give_back("s", 1, limit=2, take=1)).granted == 3
     assert (outside.notified(), outside.waiting()) == ([], {"a": 1, "b": 2})
 
 
 async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
-    """A waiter's node counts its deadline from its own last call, which the grant is not."""
+    """A waiting node counts its deadline from its own last call; a grant is none of its calls."""
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b", lease=60)
     await a.take("s")
     await b.take("s")
@@ -99,12 +101,12 @@ async def test_a_late_update_renews_the_lease(server: RedisServer, outside: Outs
 
 
 async def test_who_claims_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
-    """A server that was rolled back to a snapshot knows less than its nodes."""
+    """A server that was rolled back to a snapshot has fewer grants than its nodes."""
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 1, limit=2)
     await b.take("s", 2, limit=2)
     outside.client.hset(KEYS.epoch, "from", 2**52)
-    await a.update("s", 2, requested=7, returned=6, granted_ack=7)  # but for the recovery wait
+    await a.update("s", 2, requested=7, returned=6, granted_ack=7)  # except in the recovery wait
     assert outside.held() == {"a": 1, "b": 1}
     outside.end_recovery()
     assert (
@@ -114,14 +116,14 @@ async def test_who_claims_too_much_has_lost_all(server: RedisServer, outside: Ou
 
 
 async def test_an_entry_that_is_gone_opens_anew(server: RedisServer, outside: Outside) -> None:
-    """If nothing was held."""
+    """If no permit was held."""
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
     await a.send(a.next_update("s", returned=1))  # the reply is lost, the entry closed
     assert outside.in_use() == set()
     reply = await a.update("s", requested=2, returned=1)
     assert (reply.status, reply.lease_id, reply.granted) == ("ok", 1, 2)
-    for scope in ("s", "never used"):  # it gives back what nobody has
+    for scope in ("s", "never used"):  # it returns more than was granted
         assert (await b.update(scope, requested=3, returned=3, granted_ack=3)).status == "ok"
     assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
 
@@ -184,11 +186,11 @@ async def test_an_update_without_sense_is_refused(server: RedisServer, outside: 
     sense = UPDATE.pack(*SENSE.values())
     too_short = [sense[:size] for size in (0, 1, len(sense) - 8, len(sense) - 1)]
     for wrong, text in zip([*NONSENSE, *too_short], [*packed, *too_short], strict=True):
-        reply = await say_packed(a, text)
+        reply = await send_packed(a, text)
         assert (reply.status, reply.granted) == ("refused", 0), wrong
         assert outside.look("s") == before, wrong
     assert outside.notified() == []
-    assert (await say_packed(a, sense)).status == "ok"
+    assert (await send_packed(a, sense)).status == "ok"
 
 
 async def test_feedback_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
@@ -201,12 +203,12 @@ async def test_feedback_without_sense_is_refused(server: RedisServer, outside: O
         FEEDBACK.pack(*[number] * len(FEEDBACK.names)) for number in (math.nan, math.inf, -1.0)
     ]
     for text in (b"x", b" " * (FEEDBACK.size - 1), *wrong):
-        assert (await say_packed(a, numbers + text)).status == "refused"
+        assert (await send_packed(a, numbers + text)).status == "refused"
         assert outside.look("s") == before
 
 
-async def say_packed(a: Caller, packed: bytes) -> Reply:
-    """What becomes of exactly this, as a's update."""
+async def send_packed(a: Caller, packed: bytes) -> Reply:
+    """Send exactly these bytes as a's update."""
     head = protocol.pack_head(600.0, 0.5)
     keys = (*KEYS.of_all, *KEYS.of("s"))
     call = Call(SYNC, keys, (head, "a", a.recovery.epoch, "job", packed))
@@ -249,7 +251,7 @@ async def test_a_key_that_is_overwritten_stops_its_site_only(
         assert not held.lost
 
 
-async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> None:
+async def test_an_inspection_names_a_key_that_is_no_scope(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     with server.client() as client:
         client.set(SCOPE, "x")
@@ -260,14 +262,16 @@ async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> Non
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "7", "null", ""])
-async def test_a_rule_that_is_no_json_is_said(server: RedisServer, caplog: Log, text: str) -> None:
+async def test_a_rule_that_is_no_json_is_logged(
+    server: RedisServer, caplog: Log, text: str
+) -> None:
     a = await Caller.join(server, "a")
     await a.admin.configure("s", 2)
     with server.client() as client:
         client.hset(KEYS.rules, "s", text)
     for _ in range(2):
         assert (await a.take("s", 2, limit=1)).granted == 1
-    assert caplog.text.count("the rule for s is no JSON object, and is ignored") == 1
+    assert caplog.text.count("the rule for s is ignored: not a JSON object") == 1
     assert await a.admin.rules() == []
     await a.admin.configure("s", 2)
     assert (await a.renew("s")).granted == 2
@@ -325,7 +329,7 @@ async def test_any_string_names_a_node(server: RedisServer, outside: Outside) ->
         await b.give_back("s")
 
 
-# No script goes round and round: whatever became of the keys, a call returns ----------------------
+# No script loops for ever: whatever has become of the keys, a call returns ------------------------
 # One that never returns cannot be killed once it has written, and the server serves nobody else.
 
 CROWD = 1000  # as many as one call looks at
@@ -376,7 +380,7 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
 async def test_no_call_looks_at_the_crowds_of_many_scopes(
     server: RedisServer, outside: Outside
 ) -> None:
-    """Else one call would hold the server for seconds."""
+    """Otherwise one call would keep the server busy for seconds."""
     a = await Caller.join(server, "a")
     scopes = ["s1", "s2", "s3"]
     totals = {"lease_id": 1, "seq": 1, "requested": 1, "granted_ack": 0, "started": 0}
@@ -402,7 +406,9 @@ async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside:
     assert outside.notified() == [("b", f"granted {b.book('s').lease_id} 1 s")]
 
 
-async def test_the_first_is_told_to_fetch_the_rest(server: RedisServer, outside: Outside) -> None:
+async def test_the_first_is_notified_to_fetch_the_rest(
+    server: RedisServer, outside: Outside
+) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     most = 2 * CROWD
     for node in (a, b, c):

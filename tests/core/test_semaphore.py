@@ -103,7 +103,7 @@ async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
     assert server.members() == {}
 
 
-async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServer) -> None:
+async def test_one_that_is_not_open_raises_an_error_and_may_be_opened(server: RedisServer) -> None:
     semaphore = FairSemaphore(server.url)
     names = []
     for _ in range(2):
@@ -141,7 +141,7 @@ async def test_closing_refuses_who_waits(server: RedisServer) -> None:
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {ClosedError}
     assert server.members() == {}
-    held.release()  # late, and no harm
+    held.release()  # late, without harm
 
 
 @in_simulated_time
@@ -159,7 +159,7 @@ async def test_closing_while_someone_looks_is_no_cancellation() -> None:
 
 @in_simulated_time
 async def test_closing_has_one_budget_of_time_for_all() -> None:
-    """For the session, the history, and an observer that never ends."""
+    """For the session, the history, and an observer whose `close` never ends."""
 
     class Endless(Observer):
         async def close(self) -> None:

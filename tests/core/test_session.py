@@ -1,6 +1,5 @@
-"""When a session speaks, what it does when its server does not, and when time is up.
-
-In simulated time: its timers fire as if time passed, and no test waits for them.
+"""When a session sends, and what it does without replies and at its deadlines. In simulated time:
+its timers fire as if time passed, and no test waits for them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ OPTIONS = replace(nodes.OPTIONS, lease=LEASE_S, reuse_window=WINDOW_S)
 RENEWAL_S = RENEWAL * LEASE_S
 CALL_TIMEOUT_S = LEASE_S / 6
 
-NOBODY: Any = None  # a semaphore that no observer looks at
+NOBODY: Any = None  # a semaphore that no observer uses
 
 
 @dataclass
@@ -66,7 +65,7 @@ class FakeConnection:
 
 
 class FakeServer:
-    """Grants what is asked for. It is `Server`, `Store` and `Recovery` at once."""
+    """Grants all requests. It stands in for `Server`, `Store` and `Recovery`."""
 
     def __init__(self) -> None:
         self.channels = (b"node", b"changes")
@@ -142,7 +141,7 @@ class FakeServer:
 
 
 class Setup:
-    """A session with a fake server. All that is said so far has been heard."""
+    """A session with a fake server. All messages so far have been received."""
 
     def __init__(self) -> None:
         self.server = FakeServer()
@@ -186,7 +185,7 @@ class Setup:
 
 
 async def settle() -> None:
-    """Let all happen that needs no time."""
+    """Let everything happen that needs no time."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -211,7 +210,7 @@ async def test_calls_are_some_milliseconds_apart_and_those_of_a_busy_node_more()
 
 
 @in_simulated_time
-async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> None:
+async def test_updates_of_a_full_site_are_sent_at_once_but_one_call_at_a_time() -> None:
     async with Setup() as setup:
         setup.server.changes = {"available": FULL}
         first = await setup.hold()
@@ -264,8 +263,8 @@ async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
 
 
 @in_simulated_time
-async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew() -> None:
-    """A proxy may have left it at a server that is in use no more."""
+async def test_in_another_epoch_all_is_sent_again_and_the_subscription_renewed() -> None:
+    """A proxy may have left it at a server that is no longer in use."""
     async with Setup() as setup:
         permit = await setup.hold()
         *_, subscription = setup.server.connections
@@ -282,8 +281,8 @@ async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew
 
 @pytest.mark.parametrize(("reply", "channel"), [(4.0, None), (None, 4.0), (9.0, 4.0)])
 @in_simulated_time
-async def test_a_node_asks_again_when_told(reply: float | None, channel: float | None) -> None:
-    """The latest word counts."""
+async def test_a_node_asks_again_when_notified(reply: float | None, channel: float | None) -> None:
+    """The latest notification counts."""
     async with Setup() as setup:
         setup.server.granted, setup.server.changes = 0, {"retry_in": reply}
         permit = setup.ask()
@@ -316,7 +315,7 @@ async def test_after_missed_messages_and_a_change_of_rules_all_is_sent_again(
 
 
 @in_simulated_time
-async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
+async def test_notifications_of_a_site_reach_its_requests() -> None:
     async with Setup() as setup:
         held = await setup.hold()
         setup.server.tell(b"backoff 1 0 s")
@@ -336,7 +335,7 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
 
 
 @in_simulated_time
-async def test_a_node_that_was_stopped_says_so(caplog: Log) -> None:
+async def test_a_node_that_was_stopped_logs_it(caplog: Log) -> None:
     async with Setup() as setup:
         permit = await setup.hold()
         setup.loop.world.now += LEASE_S

@@ -1,4 +1,4 @@
-"""Delays and rates: how many start, when, and who is told when to come back.
+"""Delays and rates: how many start, when, and which node is notified of when to ask again.
 
 Both are the generic cell rate algorithm (ITU-T I.371); a delay is a rate with a burst of 1. Their
 steps are hours, so that no machine is too slow.
@@ -18,7 +18,7 @@ RATED = Limit(50, rate="1/h", burst=3)
 
 
 def notified_to_retry(outside: Outside) -> list[str]:
-    """The nodes that were told to come back; they were told nothing else."""
+    """The nodes that were notified of when to ask again; they were notified of nothing else."""
     told = []
     for node, text in outside.notified():
         word, wait, scope = text.split()
@@ -29,14 +29,14 @@ def notified_to_retry(outside: Outside) -> list[str]:
 
 
 def assert_waits(reply: Reply, granted: int, seconds: float) -> None:
-    """Whether that many were granted, and the next one is as far away, as of now."""
+    """Whether that many are granted now, and the next one in as much time."""
     assert reply.granted == granted
     assert reply.retry_in is not None
     assert seconds - 120 < reply.retry_in <= seconds
 
 
 def move(outside: Outside, seconds: float) -> None:
-    """What so much time does to a delay and a rate."""
+    """The effect of so much time on a delay and a rate."""
     arrivals = {name: float(outside.state()[name]) for name in ("last_start", "next_at_rate")}
     moved = {name: each - 1000 * seconds for name, each in arrivals.items()}
     outside.edit("s", "state", **moved)
@@ -52,7 +52,7 @@ def move(outside: Outside, seconds: float) -> None:
     ],
     ids=["delay", "rate", "burst", "both"],
 )
-async def test_so_many_start_and_the_next_one_is_told_when(
+async def test_so_many_start_and_the_next_one_is_notified_when(
     server: RedisServer, outside: Outside, limit: Limit, steps: list[tuple[float, int, float]]
 ) -> None:
     a = await Caller.join(server, "a")
@@ -170,7 +170,7 @@ async def test_nothing_starts_before_an_unstarted_request(
     await take_pending(a, 1, SLOW)
     reply = await b.take("s", limit=SLOW)
     assert (reply.granted, reply.retry_in) == (0, None), "no time is known"
-    for _ in range(2):  # it begins; that is heard twice, and counts once
+    for _ in range(2):  # it begins; that is reported twice, and counts once
         await a.update("s", SLOW, unstarted=0, started=1)
     assert outside.notified() == [("b", "retry 3600000 s")]
     outside.start_is_due()

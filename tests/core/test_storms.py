@@ -1,4 +1,4 @@
-"""Whatever is opened and closed at random moments, nothing of it is left."""
+"""Whatever is opened and closed at random moments leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_what_hinders_the_first_permit_does_not_hinder_the_next(server: RedisSer
 
 
 @pytest.mark.parametrize("error", [None, ValueError])
-def test_a_loss_is_told_at_the_end(
+def test_a_loss_is_raised_at_the_end(
     server: RedisServer, error: type[Exception] | None, caplog: Log
 ) -> None:
     seen: list[bool] = []

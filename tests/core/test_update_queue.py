@@ -38,7 +38,7 @@ RENEWAL_S = RENEWAL * LEASE_S
 
 
 class Timers(Clock):
-    """An event loop that only knows timers. They are due when a test says so."""
+    """An event loop that only has timers. They fire when a test moves the clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Timers(Clock):
 
 
 class LoneQueue:
-    """An updates whose clock only the test moves, with a server that grants what is asked for."""
+    """An update queue whose clock only the test moves, with a server that grants all requests."""
 
     def __init__(self, window: float = WINDOW_S) -> None:
         self.clock = Timers()
@@ -231,7 +231,7 @@ def test_a_start_is_reported_in_the_middle_of_the_interval() -> None:
 
 
 def test_after_a_stall_all_is_sent_again() -> None:
-    """The renewal thread has taken back what waits."""
+    """The renewal thread has cancelled the waiting requests."""
     node = LoneQueue()
     node.hold()
     node.call()

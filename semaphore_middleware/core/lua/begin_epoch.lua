@@ -1,10 +1,10 @@
--- Begins an epoch, unless the server's present incarnation has one, and returns from when on permits are
+-- Begins an epoch, unless the server's present incarnation has one, and returns how long no permit is
 -- granted.
 -- KEYS: epoch, rules, index.
 -- ARGV: see `clock`; an id for a new epoch; the protocol's version; the recovery wait (ms); the wait on a
 --       server that was started when nobody held a permit and was not used since (ms); 1 if an operator
---       vouches that no wait is needed: this also ends a wait that has begun; what INFO says, by a node's
---       own call over the same connection, where scripts may not use it (else empty).
+--       declares that no wait is needed: this also ends a wait that has begun; the output of INFO, called by
+--       the node over the same connection, if scripts may not use it (otherwise empty).
 -- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
 --        is granted from now on (ms), 1 if the server may evict keys.
 
@@ -12,7 +12,7 @@
 
 local ID, VERSION, WAIT, WAIT_IF_EMPTY = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local IS_TRUSTED = ARGV[6] == '1'
-local UNUSED = 4 * LEASE -- after so long without a call nobody uses another version any more
+local UNUSED = 4 * LEASE -- after so long without a call, no node of another version is left
 
 local HAS_INFO = ARGV[7] ~= ''
 local info = HAS_INFO and ARGV[7] or redis.call('INFO')
@@ -20,11 +20,11 @@ local function info_of(name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)')
 end
 
--- A replica that may be written to: this server was a master when the node connected.
+-- A replica that accepts writes: this server was a master when the node connected.
 if info_of('role') ~= 'master' then return redis.error_reply('READONLY this is a replica') end
 
--- As long as this stays the same, the server has lost nothing without saying so. The replication id is
--- another one after a failover, even where the same process is the master again.
+-- As long as this stays the same, the server has lost no data. The replication id changes in a failover, even
+-- if the same process is the master again.
 local run_id = info_of('run_id')
 local incarnation = run_id .. ' ' .. (info_of('master_replid') or '')
 local evictions -- nil: it never evicts
@@ -41,7 +41,7 @@ if not (EPOCH or evictions) then -- there are no scopes yet, so the index has al
   redis.call('ZADD', KEYS[3], 'inf', @constant(complete))
   redis.call('PEXPIRE', KEYS[3], @constant(index_kept))
 end
--- The clock goes on: leases of an earlier incarnation, if any were saved, count by it.
+-- The clock goes on, as leases that were saved in an earlier incarnation are timed by it.
 write_clock()
 if known_incarnation ~= incarnation or version ~= VERSION then -- rule 2: another incarnation
   EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT) -- rule 2: recovery wait

@@ -3,11 +3,11 @@
 -- KEYS: epoch, rules, index; then for each scope: scope, queue.
 -- ARGV: see `clock`; the node; the epoch's id; the node's job; then for each scope the record
 --       `update`, and after it `feedback`, if there is any.
--- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the records
---        `reply` and `findings` and, as text, what is wrong with the scope's keys, if anything; last the
---        server's wall clock (ms).
--- Redis re-creates every function per call, which costs more than to run most of them; rarely used ones are
--- nested in `prepare`.
+-- Reply: "epoch" if the id is not the present one: nothing was done. Otherwise for each scope the
+--        records `reply` and `findings` and, as text, what is wrong with the scope's keys, if anything; then
+--        the server's wall clock (ms).
+-- Redis creates every function anew in each call, which costs more than running most of them; rarely used
+-- ones are nested in `prepare`.
 
 @include(shared/scopes)
 
@@ -21,7 +21,7 @@ local function makes_sense(@(update))
   local fractions = lease_id % 1 + seq % 1 + requested % 1 + returned % 1 + granted_ack % 1 + started % 1
     + unstarted % 1
     + suspended % 1
-  return fractions == 0 -- not a number if one is none
+  return fractions == 0 -- NaN if one of them is
     and lease_id >= 1 and seq >= 1 and returned >= 0
     and unstarted >= 0 and unstarted <= granted_ack - returned
     and returned <= granted_ack and granted_ack <= requested and started >= 0

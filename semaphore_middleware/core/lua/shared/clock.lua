@@ -6,9 +6,9 @@
 -- Leases and starts are timed by the epoch's clock. It follows the server's wall clock by at most a step
 -- in one call, and does not go back (except by less than an eighth of a step, which is not written
 -- down). Nodes renew more often than that, so a wall clock that is set an hour ahead ends no lease of a
--- living node. QUIET accumulates time without calls, so pauses of idle sites still run down. It grows by what
--- the wall clock has advanced, but by no more than the caller's own silence: that clock may have been set
--- ahead.
+-- living node. QUIET adds up the time without calls, as pauses of idle sites end in it, too. It grows by what
+-- the wall clock has advanced, but by no more than the time since the caller's last call: that clock may have
+-- been set ahead.
 -- Every time is in milliseconds.
 
 @include(semaphore_middleware.link:shared/wall)

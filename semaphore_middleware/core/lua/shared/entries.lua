@@ -1,5 +1,4 @@
--- Shared by `sync`, `evict`, `inspect` and `forget`: the nodes' entries with a scope, fields of the scope's
--- hash.
+-- Shared by `sync`, `evict`, `inspect` and `forget`: the nodes' entries of a scope, fields of its hash.
 
 local function read_entry(text)
   if not text then return nil end
@@ -35,7 +34,7 @@ end
 local MOST_LOOKED_AT = 1000
 local looked_at = 0
 
--- Whether this call has looked at so many entries that others have waited long enough for the server.
+-- Whether this call has read so many entries that it should not keep other callers waiting any longer.
 local function has_looked_enough()
   return looked_at >= MOST_LOOKED_AT
 end

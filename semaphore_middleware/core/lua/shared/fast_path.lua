@@ -1,5 +1,5 @@
--- Part of `sync`: serves the usual update without making a table. A node takes permits that are free,
--- gives some back, or reports a start, where nobody waits and only concurrency and delay are limited.
+-- Part of `sync`: serves the usual update without making a table. A node takes permits that are free, gives
+-- some back, or reports a start, while nobody waits and only concurrency and delay are limited.
 --
 -- A single permit costs the server 1.7 to 2.3 times less than by `slow_path`: `make bench-server` measures
 -- it, and fails below 1.3. `slow_path` must write and reply exactly the same: lab/simulation compares both.
@@ -10,8 +10,8 @@
 --     update     update_requested, update_granted_ack, ...     what the node sends
 --     reply      reply_granted, reply_limit, ...               the answer
 --
--- Returns nil, and has changed nothing, for an update that it cannot serve. The caller sees to it that
--- there are no rules, no recovery, no feedback, and nothing learned (`is_plain` in sync.lua).
+-- Returns nil, and has changed nothing, for an update that it cannot serve. The caller has checked that there
+-- are no rules, no recovery, no feedback, and nothing learned (`is_plain` in sync.lua).
 
 local function fast_path(key, packed_state, packed_own, @update_(update))
 
@@ -24,8 +24,8 @@ local function fast_path(key, packed_state, packed_own, @update_(update))
     check_read(idle_since)
     if idle_since > 0 then return nil end -- its times are relative to the start of the idle time
     if job ~= JOB then return nil end -- several jobs share it
-    if waiting + suspended > 0 then return nil end -- somebody else may be first in the queue
-    if notified ~= '' then return nil end -- somebody knows a time to ask again
+    if waiting + suspended > 0 then return nil end -- another node may be first in the queue
+    if notified ~= '' then return nil end -- a node was notified of when to ask again
     if NOW >= due then return nil end -- a lease may be over
     if math.max(@(rest)) > 0 then return nil end -- a rate, or an adaptive limit, is effective
     if update_concurrency < concurrency then return nil end -- the limit becomes stricter

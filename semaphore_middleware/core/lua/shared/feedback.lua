@@ -1,6 +1,6 @@
 -- Part of `sync`: what a site's answers change.
 
--- Feedback, from its record; nil: it makes no sense.
+-- Reads feedback from its record; nil: its numbers are impossible.
 local function read_feedback(text)
   if #text < @bytes(feedback) then return nil end
   local report = {}
@@ -20,9 +20,9 @@ end
 local function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
   local own = scope.own
-  local is_answered = false -- refusals, by a policy
+  local is_answered = false -- whether a policy has an answer to the refusals
   scope.learned, scope.has_learned = learned, true
-  local asked = math.min(report.retry_after, report.most) -- a pause, by the site; 0: it names no time
+  local asked = math.min(report.retry_after, report.most) -- the pause that the site asks for; 0: none
 
   @include(shared/backoff)
 

@@ -2,9 +2,9 @@
 -- While several jobs have open entries, the field "jobs" has the usage of each; `at` is when their use was
 -- last counted, and `is_paced` whether starts have been spaced since.
 -- The next permit goes to the job that holds the fewest, and among these to the one that has used the least:
--- max-min fairness. A permit is used for the time that it is held (not by requests: Demers, Keshav and
--- Shenker, 1989, say why) while others wait: a job that wants less than its share saves nothing up.
--- Where starts are spaced, jobs start one after the other.
+-- max-min fairness. Use is the time for which permits are held while others wait (not the number of requests:
+-- see Demers, Keshav and Shenker, 1989), so a job that wants less than its share saves nothing up.
+-- While starts are spaced, jobs start one after the other.
 
 -- A job's usage. A new job begins with the least use of the others.
 local function usage_of(scope, name)
@@ -50,8 +50,8 @@ local function charge(jobs)
   end
 end
 
--- Counts anew what each job holds and waits for. `job`: one that has come. If there are not several, nodes
--- share the scope.
+-- Counts again what each job holds and waits for. `job`: a newcomer. If there is only one job, its nodes
+-- share the scope as without jobs.
 local function count_jobs(scope, job)
   local jobs = scope.jobs or { at = NOW }
   scope.job, scope.jobs = false, jobs
@@ -95,7 +95,7 @@ local function next_job(scope)
   return waiting[1]
 end
 
--- The first node in the queue of the job that is next; nil: the queue is not what was counted.
+-- The next job's first member in the queue; nil: the queue does not match the counts.
 local function first_of_jobs(scope)
   local job = next_job(scope)
   for _, member in ipairs(job and redis.call('ZRANGE', scope.queue, 0, -1) or {}) do

@@ -1,9 +1,9 @@
 -- Shared by `sync`, `evict` and `inspect`: the effective limit at a scope. It is the strictest that nodes
 -- with open entries ask for, unless an operator has set something else.
 
--- Makes the limit of a scope as strict as this entry's. Of delays the longest counts, and the longest
--- minimum interval: one node may vary its delay, while another one has a Crawl-delay from robots.txt, which
--- is a minimum.
+-- Makes the limit of a scope as strict as this entry's. The longest delay counts, and the longest minimum
+-- interval: one node may vary its delay, while another one has a Crawl-delay from robots.txt, which is a
+-- minimum.
 local function tighten(scope, entry)
   if scope.concurrency == 0 then
     @scope.(limit) = @entry.(limit)
@@ -23,12 +23,12 @@ local function tighten(scope, entry)
   end
 end
 
--- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
--- parts that are set. A name is a scope; "*." and a host for each host below it; a kind and ":*" for all
--- scopes of that kind; or "*" for every scope. Of each part, the most exact name that sets it counts.
+-- Rules of operators override what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the parts
+-- that are set. A name is a scope; "*." and a host for each host below it; a kind and ":*" for all scopes of
+-- that kind; or "*" for every scope. For each part, the most exact name that sets it counts.
 local function apply_rules(scope)
-  local LONGEST_HOST = 253 -- bytes; a longer name is not a host, and no pattern fits it
-  local MOST_LABELS = 10 -- of the host in a pattern, as LABELS_MAX in model/rules.py: more cost nothing
+  local LONGEST_HOST = 253 -- bytes; a longer name is not a host, and matches no pattern
+  local MOST_LABELS = 10 -- of a pattern's host, as LABELS_MAX in model/rules.py; others cost nothing
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope.key)
   local kind = string.match(name, '^(%a+):')
@@ -46,7 +46,7 @@ local function apply_rules(scope)
   for i, text in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
     local is_read, parts = pcall(cjson.decode, text or '{}')
     if not is_read or type(parts) ~= 'table' or parts[1] then
-      parts, scope.problem = {}, string.format('the rule for %s is no JSON object, and is ignored', names[i])
+      parts, scope.problem = {}, string.format('the rule for %s is ignored: not a JSON object', names[i])
     end
     for part, value in pairs(parts) do
       if rule[part] == nil then rule[part] = value end

@@ -15,25 +15,25 @@
 --     on_named_time(learned, scope, report)    a time until which the site wants no requests,
 --     on_failed(learned, scope, report, begin_backoff)    requests without response
 --     on_started(learned, scope, begun_at)   requests have begun, the last of them then
---     pause_end(learned, is_first_try)       when a pause of its own ends; for a node's first try it may have
+--     pause_end(learned, is_first_try)       when its own pause ends; it may not hold for a node's first try
 --     interval(scope)                        the time between starts (ms; 0: any), when the next may be, and
 --                                            the reason
 --     on_limit(scope)                        may lower `scope.effective.limit`, with
 --                                            the reason in `scope.lowered_by`
 --     shut_by(learned)                       the reason, if requests fail at once
---     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: no matter
---     before_grants(learned, scope, grantable, grant)    in each call
+--     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: any number
+--     before_grants(learned, scope, grantable, grant)    in each call, before the queue is served
 --     wants_feedback(learned)                whether nodes should report ordinary answers, too
 --     find(learned, scope, found)            puts its numbers into the record `findings`
---     on_idle(learned, scope)                makes times relative to NOW; how long what it keeps is kept (ms)
---     on_wake(learned, start)                makes them relative to the clock: they were to `start`
---     remember(learned, before)              takes what is left of it after MEMORY
+--     on_idle(learned, scope)                makes its times relative to NOW; returns its time to live (ms)
+--     on_wake(learned, start)                makes its times absolute: they were relative to `start`
+--     remember(learned, before)              copies what is kept of `before` after MEMORY
 
-local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
-local REMEMBERED = 7 * DAY -- and how long what the next crawl begins with
+local MEMORY = 600000 -- how long what an idle site has taught is kept (ms)
+local REMEMBERED = 7 * DAY -- and how long what the next crawl begins with (ms)
 
--- Notifies the nodes that wait, except the caller, of what a policy has found: its name, and the numbers of
--- its finding. `is_for(node)`: whether it is meant for that one; nil: for all.
+-- Notifies the waiting nodes, except the caller, of what a policy has found. `finding`: the policy's name,
+-- and the numbers of its finding. `is_for(node)`: whether to notify this node; nil: all.
 local function notify_waiting(scope, finding, is_for)
   for_each_entry(scope, function(node, entry)
     local waits = node ~= NODE and waiting_at(entry) > 0
@@ -55,7 +55,7 @@ local function smaller(most, reason, room, its_reason)
   return most, reason
 end
 
--- The smallest room, of `most` and of what policies leave, and its reason.
+-- The least number of permits that `most` and the policies allow, and its reason.
 local function least_room(learned, most, reason, is_first_try)
   most, reason = smaller(most, reason, @hook(room))
   return most, reason

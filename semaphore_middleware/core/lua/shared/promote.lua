@@ -1,9 +1,9 @@
 -- Shared by `sync`, `evict` and `inspect`: `promote`, and the order of the queue. Besides `promote` only
 -- `fast_path` grants, and it must do exactly what `promote` would.
--- Of one job, the next permit goes to the waiting node that holds the fewest, and among those to the one that
--- was last granted a permit, or began to wait, longest ago: max-min fairness (Bertsekas and Gallager, Data
--- Networks, 1987) of the permits of a site. So a node that wants one permit of a site that another one floods
--- has it all the time.
+-- Within a job, the next permit goes to the waiting node that holds the fewest, and among those to the one
+-- that was last granted a permit, or began to wait, longest ago: max-min fairness (Bertsekas and Gallager,
+-- Data Networks, 1987) of a site's permits. So a node that wants one permit always has it, even if another
+-- node floods the site.
 
 @include(shared/entries)
 @include(shared/jobs)
@@ -35,7 +35,7 @@ local function next_tick(scope)
   return scope.tick
 end
 
--- Puts a node into the queue, or moves it there, while it waits; else takes it out.
+-- Puts a waiting node into the queue, or moves it there; takes any other node out.
 local function requeue(scope, node, entry)
   if entry.requested > entry.granted then
     -- promise: longest unserved
@@ -61,12 +61,12 @@ end
 -- Takes an entry out of the scope's totals and the queue.
 local function close_entry(scope, node, entry)
   count(scope, entry, -1)
-  -- A node that is gone may have begun them without a report of it.
+  -- A node that is gone may have begun these requests without a report.
   -- rule 22: node that is gone
   if entry.unstarted > 0 then scope.begun, scope.begun_at = scope.begun + entry.unstarted, NOW end
   -- promise: queue of the dead
   if entry.is_queued then redis.call('ZREM', scope.queue, member_of(node, entry)) end
-  scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
+  scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this entry's
   if node == NODE then
     scope.own = nil
   else
@@ -74,7 +74,8 @@ local function close_entry(scope, node, entry)
   end
 end
 
--- Looks at all entries when one may be over, and adds up anew what they hold and which limit they ask for.
+-- Closes the entries whose leases are over, and adds up again what the others hold and which limit they ask
+-- for.
 local function close_ended_entries(scope)
   local held, waiting, unstarted, suspended, due = 0, 0, 0, 0, math.huge
   local agreed = scope.concurrency
@@ -115,10 +116,10 @@ local function earliest_by_rate(scope)
   return arrival - (effective.burst - 1) * effective.interval
 end
 
--- Three gates. A start needs that the site is open, that it has room, and that it is due. Each gate names the
--- reason why it holds starts back: a row of `model/reasons.py`, or of a policy.
+-- Three gates. A start needs an open site, with room, and must be due. Each gate returns the reason why it
+-- holds starts back: a row of `model/reasons.py`, or of a policy.
 
--- When the site opens, and what closes it until then. A node's first try may not have to wait for that.
+-- When the site opens, and what closes it until then. A node's first try need not wait for some pauses.
 local function opens(scope, is_first_try)
   local learned = scope.learned
   if scope.effective.paused then return math.huge, @reason(paused) end -- promise: operator's pause
@@ -141,8 +142,8 @@ local function room(scope, is_first_try)
 end
 
 -- How many starts are due at one interval, or how long none is (ms; infinite: that depends on unstarted
--- requests), and its reason. Granted starts that have not begun count as if they began now: whenever they do,
--- the pace is kept.
+-- requests), and its reason. Granted starts that have not begun count as if they began now: whenever they
+-- begin, the interval is kept.
 local function due_at(scope, interval, earliest, reason, burst)
   if interval == 0 then return math.huge, 0, reason end
   burst = burst or 1
@@ -154,7 +155,7 @@ local function due_at(scope, interval, earliest, reason, burst)
   return 0, scope.unstarted < burst and earliest + scope.unstarted * interval - NOW or math.huge, reason
 end
 
--- What is due at two intervals.
+-- Combines what is due at two intervals: the fewer starts, and the longer wait with its reason.
 local function slower(starts, left, reason, its_starts, its_left, its_reason)
   if its_left > left then left, reason = its_left, its_reason end
   return math.min(starts, its_starts), left, reason
@@ -201,8 +202,8 @@ local function grantable(scope, is_first_try)
   return math.min(free, starts)
 end
 
--- A grant does not lengthen the lease: the node counts its own deadline from its last update, so the
--- server must not count on more.
+-- Grants permits to an entry. This does not extend its lease, as the node counts its own deadline from its
+-- last update.
 local function grant(scope, entry, permits)
   entry.granted, entry.served = entry.granted + permits, next_tick(scope)
   scope.granted_at = NOW
@@ -211,10 +212,9 @@ local function grant(scope, entry, permits)
   note_job(scope, entry, permits, -permits)
 end
 
--- Grants to those in the queue while there is something to grant, each time to the first of them as many
--- as keep it first.
+-- Grants to the queue while permits are free: each time to its first node, as many as keep it first.
 local function grant_to_queue(scope)
-  local MOST_GRANTS = 1000 -- one at a time, in one call
+  local MOST_GRANTS = 1000 -- in one call
 
   local function grant_to_first(most)
     local member, next_member, next_score, _
@@ -267,8 +267,8 @@ local function notify_when_to_ask(scope, wait)
   scope.notified = first -- promise: the first is notified
 end
 
--- Closes entries whose lease is over (or the next call does); then, while a permit is free and nothing
--- forbids it, grants to the first in the queue and notifies its node.
+-- Closes entries whose lease is over (or leaves that to the next call); then, while a permit is free and
+-- nothing forbids it, grants to the first node in the queue and notifies it.
 local function promote(scope)
   -- promise: leases of the dead
   if NOW >= scope.due and not has_looked_enough() then close_ended_entries(scope) end

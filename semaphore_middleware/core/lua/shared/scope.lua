@@ -76,12 +76,12 @@ local function write_idle(scope)
   scope.last_start, scope.next_at_rate = scope.last_start - NOW, scope.next_at_rate - NOW
   scope.idle_since, scope.tick, scope.started = NOW + QUIET, 0, 0
   scope.notified, scope.due = '', math.huge
-  scope.expires = 0 -- a scope in use again sets it anew
+  scope.expires = 0 -- set again when the scope is in use
   redis.call('HSET', scope.key, 'state', pack_state(scope))
   redis.call('PEXPIRE', scope.key, math.ceil(kept))
 end
 
--- Whether a node has an entry there with anything in it.
+-- Whether any node holds a permit of the scope, or has requests that wait.
 local function is_in_use(scope)
   return scope.held + scope.waiting + scope.suspended > 0
 end

@@ -1,8 +1,8 @@
 -- Shared by `sync`, `evict`, `inspect` and `forget`: what calls about scopes have in common.
--- KEYS: epoch; rules; index, a sorted set of the scopes for those who look, by when they leave it; then for
--- each scope: scope, a hash with the fields "state", "learned" and "node:<name>" for each entry; queue, a
--- sorted set of the nodes that wait, by their order. ARGV[2]: the node.
--- Each redis.call costs more than what it carries, so a scope is read by one and written by one.
+-- KEYS: epoch; rules; index, a sorted set of the scopes for commands that list them, by when they leave it;
+-- then for each scope: scope, a hash with the fields "state", "learned" and "node:<name>" for each entry;
+-- queue, a sorted set of the nodes that wait, by their order. ARGV[2]: the node.
+-- Each redis.call costs more than its data, so a scope is read by one and written by one.
 
 @include(shared/clock)
 

@@ -1,6 +1,6 @@
 -- Part of `sync`: answers any update.
 
--- The update; nil: its feedback makes no sense.
+-- Reads an update; nil: its feedback is impossible.
 local function read_update(text)
   local update = { @zero(update), feedback = false }
   @update.(update) = struct.unpack('@format(update)', text)
@@ -15,15 +15,15 @@ local function open_entry(scope, update)
   local own = { @zero(entry), is_queued = false }
   own.lease_id, own.seq, own.requested, own.granted = update.lease_id, update.seq, update.requested,
     update.granted_ack
-  -- A node may go on under a lease whose entry was closed when it was empty: these are counted.
+  -- A node may go on under a lease whose entry was closed when it was empty: these totals were counted then.
   own.returned, own.started = update.returned, update.started
   own.job = JOB
-  -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
+  -- A newcomer counts as served now. Otherwise nodes that come and go would starve those that wait.
   own.served = next_tick(scope) -- rule 19: newcomer
   return own
 end
 
--- Brings the caller's entry up to the update. Returns the status of the reply.
+-- Applies an update to the caller's entry. Returns the status of the reply.
 local function apply_update(scope, update)
   local own = scope.own
   if own and update.lease_id < own.lease_id then return @status(old) end -- rule 6: lower lease id
@@ -31,7 +31,7 @@ local function apply_update(scope, update)
     close_entry(scope, NODE, own) -- rule 6: higher lease id
     own = nil
   end
-  -- Outside the recovery wait a claim may be of permits that are another node's by now.
+  -- Outside the recovery wait, another node may have got the claimed permits.
   -- rule 9: more than was granted
   local claims = update.granted_ack > (own and own.granted or update.returned)
   -- rule 8: claims in the wait
@@ -52,13 +52,13 @@ local function apply_update(scope, update)
     own.granted = math.max(own.granted, update.granted_ack) -- rule 10: claims before returns
     if update.returned > own.returned then own.ended_at = NOW end
     own.returned = math.max(own.returned, update.returned)
-    -- Else a node that gives back and asks again would overtake those that came meanwhile.
+    -- Otherwise a node that gives back and asks again would overtake those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
-  else -- a late one, or the renewal thread's
+  else -- a late update, or one of the renewal thread
     own.lease_end = NOW + LEASE -- rule 12: lease of an older update
     return @status(ok)
   end
-  -- What it was granted since is unstarted, too.
+  -- Permits granted since the update was sent are unstarted, too.
   -- rule 22: granted since
   own.unstarted = math.min(held_by(own), update.unstarted + math.max(0, own.granted - update.granted_ack))
   own.suspended = update.suspended
@@ -79,7 +79,7 @@ local function pack_reply(scope, status, own)
   reply_retry_in, reply_backoff = scope.retry_in or -1, scope.backoff_begun or -1
   local wants_feedback, is_backing_off = effective.adaptive == 1 or (own and own.failures > 0), false
   if learned then
-    -- After a backoff also until it is known that the site answers again.
+    -- Also after a backoff, until it is known that the site answers again.
     wants_feedback = wants_feedback or learned.backoff > 0 or learned.answered < learned.backoff_end
     wants_feedback = @hook(wants_feedback) or wants_feedback
     is_backing_off = NOW < pause_end(learned)
@@ -94,7 +94,7 @@ local function pack_reply(scope, status, own)
   if wants_feedback or is_paced(scope) or effective.paused or is_backing_off then reply_is_counted = 1 end
   if own then
     reply_lease_id, reply_granted = own.lease_id, own.granted
-    -- Other nodes ask for less than this one, and no operator has decided.
+    -- Another node asks for a stricter limit than this one, and no operator has set one.
     local is_stricter = not effective.by and (own.concurrency > scope.concurrency or own.delay < scope.delay
       or own.interval < scope.interval)
     if is_stricter then reply_is_stricter = 1 end
@@ -122,7 +122,8 @@ function slow_path(key, queue, text, state, entry, learned)
   local own = scope.own
   tighten(scope, own or update)
   apply_limit(scope)
-  -- Feedback counts only with the permits that it is about: an update applied twice reports once.
+  -- Feedback counts only with the permits that it is about, so that it counts once if an update is applied
+  -- twice.
   if update.feedback and own and own == before and own.returned > returned then -- rule 14: counts once
     apply_feedback(scope, update.feedback)
   end
