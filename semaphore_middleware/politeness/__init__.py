@@ -1,4 +1,4 @@
-"""What sites' answers teach: the policies.
+"""The policies, by which limits adapt to sites' answers.
 
 To delete one, delete its files (`lab/features.toml`) and all lines marked `feature: NAME`;
 `make without FEATURE=NAME` does so in a copy, and tests the rest.
@@ -24,6 +24,6 @@ POLICIES: tuple[Policy, ...] = (
 site: that of the last.
 """
 NO_FINDINGS: tuple[Finding, ...] = tuple(policy.finding() for policy in POLICIES)
-"""Of a site about which the policies know nothing, in their order."""
+"""The findings about a site of which nothing is known, in the order of `POLICIES`."""
 ALL_REASONS = (*REASONS, *(reason for policy in POLICIES for reason in policy.reasons))
 """On the wire a reason is its number here, from 1; 0: none."""

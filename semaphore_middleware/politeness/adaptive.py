@@ -1,6 +1,6 @@
 """Adaptive limits: as many requests at a time as the site can take.
 
-The part `adaptive` of a limit asks for it; `lua/adaptive.lua` finds how many they are.
+The option `adaptive` of a limit turns this on; `lua/adaptive.lua` finds the number.
 """
 
 from __future__ import annotations

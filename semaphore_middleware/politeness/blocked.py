@@ -1,6 +1,6 @@
-"""Blocked sites: after nothing but refusals for long, one request after each pause tries the site.
+"""Blocked sites: after only refusals for a long time, one request after each pause tries the site.
 
-All other requests fail at once. `lua/blocked.lua` finds such sites; a good answer ends it.
+All other requests fail at once. `lua/blocked.lua` finds such sites; a good answer unblocks them.
 """
 
 from __future__ import annotations

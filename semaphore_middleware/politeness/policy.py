@@ -1,4 +1,4 @@
-"""What a policy is. The core knows the tuple of them, and none by name.
+"""The parts of a policy. The core uses the tuple of all policies, and names none of them.
 
 A policy is a Python file here, a Lua file of the same name in `lua/`, and a row in `POLICIES`. Its
 Lua file has functions for some of the moments that `shared/policies.lua` of the core names, each
@@ -28,14 +28,14 @@ class Policy:
     """One policy: a row of `POLICIES`."""
 
     name: str
-    """That of its files, and of its messages to nodes: the numbers of its finding."""
+    """Also the name of its files, and of the notifications with its finding."""
     learned: tuple[str, ...]
     """The numbers that the server keeps about a site for it; each is 0 while nothing is known."""
     finding: type[Finding] = Finding
     """Its part of each reply and inspection; by default it has none."""
     learned_texts: tuple[str, ...] = ()
-    """The texts; each is empty."""
+    """The texts that it keeps; each is empty while nothing is known."""
     reasons: tuple[Reason, ...] = ()
-    """Why it holds starts back."""
+    """The reasons for which it holds starts back."""
     event: type[SiteShut] | None = None
-    """If it can shut a site."""
+    """The event of a site that it has shut; None: it shuts none."""

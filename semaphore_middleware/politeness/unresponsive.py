@@ -1,7 +1,7 @@
 """Unresponsive sites: one request at a time tries a site that responds to nobody.
 
-After long it is down: all other requests fail at once. `lua/unresponsive.lua` finds such sites; any
-response ends it.
+After a long time it is down, and all other requests fail at once. `lua/unresponsive.lua` finds such
+sites; any response ends this.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class UnresponsiveFinding(Finding):
     state = "down"
 
     is_failing: Wire[bool] = False
-    """True if it responds to none of the nodes that have tried it."""
+    """Whether it responds to none of the nodes that have tried it."""
     down_for: Wire[float | None] = None
-    """For how long it has not responded, if it counts as down, and the node that is told so has
-    tried it; None: it is not down.
+    """For how long it has not responded, if it counts as down for the node that gets this finding;
+    None: it does not.
     """
 
     @property

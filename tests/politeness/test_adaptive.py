@@ -1,4 +1,4 @@
-"""An adaptive limit, driven through feedback: what it makes of latencies and refusals."""
+"""An adaptive limit, driven by feedback: how it reacts to latencies and refusals."""
 
 from collections.abc import Callable
 from statistics import mean
@@ -36,7 +36,7 @@ class Visitor:
 
 
 async def grown_visitor(server: RedisServer) -> Visitor:
-    """At a site that takes all: one that has come to the configured limit."""
+    """One that has reached the configured limit, at a site that takes everything."""
     visitor = Visitor(await Caller.join(server, "a"))
     open_now = await visitor.rounds(60)
     assert open_now[0] == 1

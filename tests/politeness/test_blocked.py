@@ -43,7 +43,7 @@ async def block(caller: Caller, outside: Outside) -> Reply:
         ([REFUSED] * 4, 590, False),
         ([*[REFUSED] * 2, GOOD, *[REFUSED] * 3], LONG_S, False),
         ([*[REFUSED] * 2, ROBOTS_OR_ERROR, FAILED, *[REFUSED] * 2], LONG_S, True),
-        # What a site has named is neither duration nor incident, however long it is.
+        # A time that a site has named is neither duration nor incident, however long it is.
         ([*[REFUSED] * 3, asked_for(1)], LONG_S, False),
         ([*[REFUSED] * 2, asked_for(3600), *[REFUSED] * 5], LONG_S, False),
         ([asked_for(3600), *[REFUSED] * 4], 3600 + LONG_S, False),
@@ -74,7 +74,7 @@ async def test_a_site_is_blocked_after_nothing_but_refusals_for_long(
 async def test_after_a_time_that_the_site_has_named_it_takes_as_long(
     server: RedisServer, outside: Outside, named: float, counts: float
 ) -> None:
-    """But a day at most."""
+    """Except beyond a day."""
     a = await Caller.join(server, "a")
     await one_more(a, outside, asked_for(named))
     refuse_for(outside, counts + LONG_S)
@@ -159,7 +159,7 @@ def test_requests_for_a_blocked_site_fail_but_one_tries_it(is_told: bool) -> Non
     assert [one.permit for one in node.events if isinstance(one, observer.FailedAtOnce)] == [waits]
 
 
-def test_the_node_that_finds_a_site_blocked_says_so_once(caplog: Log) -> None:
+def test_the_node_that_finds_a_site_blocked_logs_it_once(caplog: Log) -> None:
     caplog.set_level("INFO")
     node = LoneNode()
     for seconds in (600.0, 700.0, None):

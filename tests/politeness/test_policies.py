@@ -1,4 +1,4 @@
-"""What holds for each policy: no other file names it, and where two limit, the stricter counts."""
+"""Rules for each policy: no other file names it, and if two limit a site, the stricter counts."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ OUTSIDE = {
 
 
 def names_of(policy: Policy) -> set[str]:
-    """What a policy calls its own."""
+    """The names that a policy owns."""
     parts = {part.name for part in PARTS}  # of limits: one may be for a policy
     return {
         *policy.learned,

@@ -1,4 +1,4 @@
-"""An adaptive limit begins with what the last crawl of the site found out."""
+"""An adaptive limit begins with what the last crawl of the site has learned."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept() -> None:
 
 
 class Crowded:
-    """A site that refuses what is open beyond a number of requests."""
+    """A site that refuses requests when more than a number of them are open."""
 
     def __init__(self, takes: int) -> None:
         self._takes = takes

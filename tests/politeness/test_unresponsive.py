@@ -1,4 +1,6 @@
-"""A site that does not respond is tried one request at a time; after long others fail at once."""
+"""A site that does not respond is tried one request at a time; after a long time others fail at
+once.
+"""
 
 from functools import partial
 
@@ -150,7 +152,7 @@ async def test_an_idle_site_stays_down_ten_minutes(server: RedisServer, outside:
         assert ((await a.inspect("s")).down_for is not None) == is_down
 
 
-# Whose fault it is -------------------------------------------------------------------------------
+# Which nodes fail --------------------------------------------------------------------------------
 
 
 async def test_failures_are_a_nodes_own_while_others_get_on(
@@ -275,7 +277,7 @@ def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -
     assert [one.permit for one in node.events if isinstance(one, observer.FailedAtOnce)] == [waits]
 
 
-def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
+def test_the_node_that_finds_a_site_down_logs_it_once(caplog: Log) -> None:
     caplog.set_level("INFO")
     node = LoneNode()
     for down_for in (60.0, 70.0, None):
@@ -297,7 +299,7 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: Log) -> None:
 
 
 @in_simulated_time
-async def test_the_channel_says_that_a_site_is_down() -> None:
+async def test_the_channel_announces_that_a_site_is_down() -> None:
     async with Setup() as setup:
         held = await setup.hold()
         setup.server.granted = 1

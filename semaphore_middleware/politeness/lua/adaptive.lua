@@ -1,13 +1,13 @@
 -- Adaptive limits: as many requests at a time as the site can take, at most the limit's `concurrency`. The
 -- working limit grows by addition and falls by multiplication (Chiu and Jain, 1989): when the site refuses a
 -- request, and when its latency is well above its usual one, as in TCP Vegas (Brakmo and Peterson, 1995).
--- Means are of logarithms: a page that takes a hundred times as long must not decide. In `learned` it keeps:
+-- Means are of logarithms, so that one very slow page does not decide. In `learned` it keeps:
 --     working_limit  not rounded; 0: none yet
 --     is_steady      1 once it has been too high, and so grows slowly
---     held_limit     the last that a round of answers has borne out, remembered
+--     held_limit     the last that a round of answers has confirmed; remembered
 --     usual_latency  of the site, as the logarithm of milliseconds; 0: none
 --     round_since    when the present round began: only requests that begin under this working limit count
---     round_answers  how many they are
+--     round_answers  how many of these have had answers
 --     round_sum      of the logarithms of their latencies
 
 local WELL_ABOVE = math.log(1.5)
@@ -47,7 +47,7 @@ local function round_of(learned)
   return math.max(FEW, math.floor(learned.working_limit) * (learned.is_steady == 1 and 5 or 2))
 end
 
--- A crawl begins a little below the limit with which the last one of this site got on.
+-- A crawl begins a little below the last limit that held in earlier crawls of this site.
 local function adaptive_on_feedback(learned, scope)
   if scope.effective.adaptive == 0 or learned.working_limit > 0 then return end
   local good = learned.held_limit
@@ -66,10 +66,10 @@ local function adaptive_on_good(learned, scope, report)
     return shrink(learned, scope, AFTER_SLOWNESS)
   end
   if answers < round_of(learned) then return end
-  -- If the site is slow with one request at a time, that is its usual latency.
+  -- If the site is slow even with one request at a time, that is its usual latency.
   local is_usual = usual == 0 or is_slow or mean < usual
   learned.usual_latency = is_usual and mean or usual + DRIFT * (mean - usual)
-  if scope.used >= scope.effective.limit then -- else the limit was not reached
+  if scope.used >= scope.effective.limit then -- otherwise the limit was not reached
     learned.held_limit = learned.working_limit
     grow(learned, scope)
   end

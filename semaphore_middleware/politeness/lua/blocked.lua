@@ -1,12 +1,12 @@
--- Blocked sites: after nothing but refusals for long, one request at a time tries the site, and the others
+-- Blocked sites: after only refusals for a long time, one request at a time tries the site, and the others
 -- fail at once. Time that the site has named does not count, up to a day. In `learned` it keeps:
---     refusing_since  since when the site refuses all requests; or until when it may, as it has named a time
---     incidents       of refusals since then, without a named time
---     refuses_all      1 if requests are to fail, except one at a time
+--     refusing_since  since when the site refuses all requests; or the end of a time that it has named
+--     incidents       of refusals since then, of which none named a time
+--     refuses_all     1 if requests are to fail, except one at a time
 --     refused_by      the status of the last refusal
 
 local INCIDENTS = 5
-local OF_DOWN_AFTER = 10 -- times the time after which a site without a response is down
+local OF_DOWN_AFTER = 10 -- times `down_after`, after which a site without a response is down
 
 local function blocked_forget(learned)
   learned.refusing_since, learned.incidents, learned.refuses_all, learned.refused_by = 0, 0, 0, 0

@@ -1,24 +1,24 @@
--- Unresponsive sites: one request at a time tries a site that responds to nobody. After long it is down, and
--- all other requests fail at once. In `learned` it keeps:
+-- Unresponsive sites: one request at a time tries a site that responds to nobody. After a long time it is
+-- down, and all other requests fail at once. In `learned` it keeps:
 --     failed_in_a_row  requests without response, of any node
 --     failing_since    the first one's time
 --     failing_end      no start before, except a node's first try
 --     is_failing       1 if no node that has tried it gets a response
 --     is_down          1 if requests are to fail, except one at a time
---     tried_by         while it fails: machine and node of those that found so
---     first_try        the node whose first try is, or was, on the wire
+--     tried_by         while it fails: machine and name of each node that has found so
+--     first_try        the node that has made its first try last
 
 local FAILING_IN_A_ROW, DOWN_IN_A_ROW = 3, 5 -- requests without response, of a site that is failing, or down
 local MOST_TRIED = 16 -- nodes that are remembered
 
--- It responds: nothing is left of its failures.
+-- Forgets the failures of a site that responds.
 local function unresponsive_forget(learned)
   learned.failed_in_a_row, learned.failing_since, learned.failing_end = 0, 0, 0
   learned.is_failing, learned.is_down, learned.tried_by, learned.first_try = 0, 0, '', ''
 end
 
 -- Whether the site counts as failing for a node: the node has tried it itself, or nodes on two machines have,
--- or a crowd.
+-- or MOST_TRIED nodes.
 local function counts_as_failing_for(learned, node)
   local tried, first = 0, nil
   for machine, name in string.gmatch(learned.tried_by, '(%d+) (%Z+)') do
@@ -29,8 +29,8 @@ local function counts_as_failing_for(learned, node)
   return tried >= MOST_TRIED
 end
 
--- A failure is the fault of the node that had it, unless every node has the same: each that has given a
--- permit back since the first failure has failed, and of the others none holds a permit.
+-- Whether all nodes fail, so that it is the site's fault and not a node's: each node that has given a permit
+-- back since the first failure has failed, and no other node holds a permit.
 local function is_of_all(learned, scope)
   local found = true
   for_each_entry(scope, function(_, entry)
@@ -43,7 +43,8 @@ local function is_of_all(learned, scope)
   return found
 end
 
--- Sites that went down together are not all tried together: the pause before the next try varies.
+-- Notes that the site is down. The pause before the next try varies, so that sites which went down together
+-- are not all tried together.
 local function note_down(learned, scope)
   scope.backoff_begun = scope.backoff_begun * (1 - RANDOM / 2)
   learned.failing_end = NOW + scope.backoff_begun
@@ -62,7 +63,7 @@ local function unresponsive_on_feedback(learned, report)
   end
 end
 
--- The site is down if the last pauses were in vain, too.
+-- The site is down if it has not responded after several pauses.
 local function unresponsive_on_failed(learned, scope, report, begin_backoff)
   if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
   learned.failed_in_a_row = learned.failed_in_a_row + report.failed
@@ -90,8 +91,8 @@ local function unresponsive_room(learned, is_first_try)
   if learned.is_failing == 1 and not is_first_try then return 1, @reason(failing) end
 end
 
--- A node that comes to a site that fails tries it once before it counts as failing for this node: others'
--- failures may be their own. One such try at a time is on the wire.
+-- Lets a node that comes to a failing site try it once, before the site counts as failing for this node: the
+-- failures may be the other nodes' own. One node at a time makes its first try.
 local function let_try(learned, scope, grantable, grant)
   local own = scope.own
   if not (own and waiting_at(own) > 0 and held_by(own) == 0)
@@ -115,8 +116,8 @@ end
 
 local function unresponsive_find(learned, found)
   found.is_failing = learned.is_failing
-  local is_told = NODE == '' or counts_as_failing_for(learned, NODE) -- operators are
-  if learned.is_down == 1 and is_told then found.down_for = math.max(0, NOW - learned.failing_since) end
+  local counts_here = NODE == '' or counts_as_failing_for(learned, NODE) -- '' is an operator's call
+  if learned.is_down == 1 and counts_here then found.down_for = math.max(0, NOW - learned.failing_since) end
 end
 
 local function unresponsive_on_idle(learned)
