@@ -1,1 +1,1 @@
-"""One Redis server: how it is found, kept and lost; its scripts. Knows nothing of permits."""
+"""The connection to one Redis server, and its scripts. Independent of permits."""

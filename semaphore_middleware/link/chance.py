@@ -1,4 +1,4 @@
-"""The source of all random numbers. The simulation puts a seeded one in its place."""
+"""The source of all random numbers; the simulation replaces it with a seeded one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One connection to the server: opened once, used until it breaks.
 
-redis-py's client and its pool reconnect and send again without saying so. A call that was meant for
-one run of the server would then reach the next one, which knows nothing of the permits.
+redis-py's client and its pool reconnect and resend silently. A call meant for one run of the server
+would then reach the next one, which has no record of the permits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OLDEST_VERSION = (6, 2)
 READ_ONLY_SCRIPTS_SINCE = (7, 0)
 FACTS = ("role", "run_id", "master_replid", "maxmemory", "maxmemory_policy", "evicted_keys")
 KEYS_PER_SCAN = 1000
-RUNS_COMPARED = 8  # calls that may each come to another server
+RUNS_COMPARED = 8  # calls, each of which may reach another server
 TLS_TIMEOUT_S = 10.0  # for a handshake: on a busy machine it takes longer than a call
 TLS_OPTIONS = (
     "ssl_ca_certs",
@@ -63,14 +63,14 @@ TLS_OPTIONS = (
     "ssl_min_version",
     "ssl_password",
 )
-UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # in OpenSSL: nobody that is known has signed it
-# Another server has the data, or will have it soon. While a slot is moved, calls that name keys
-# that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
+UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's codes: no known authority has signed it
+# Another server has the data, or will have it soon. While a slot is moved, calls with keys that do
+# not exist are not redirected, and the scripts have such keys: so calls wait until it has moved.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
-BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # a connection that broke, as others do
+BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # not a problem of TLS
 HUNG_UP = (ConnectionResetError, asyncio.IncompleteReadError, *BROKEN_TLS)
-# redis-py does not send its own name and version then: that takes one more right, and a new one
-# looks its version up for each connection, in a millisecond.
+# Keeps redis-py from sending its own name and version: that needs one more right, and new releases
+# look the version up for each connection, which takes a millisecond.
 ANONYMOUS: dict[str, Any] = dict.fromkeys(
     {"driver_info"} & signature(redis_py.AbstractConnection.__init__).parameters.keys()
     or ("lib_name", "lib_version")
@@ -91,7 +91,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine's own, over TCP."""
+        """True for a TCP address that only this machine can reach."""
         return not self.path and (self.host in ("localhost", "::1") or self.host[:4] == "127.")
 
 
@@ -105,9 +105,9 @@ class Target:
     database: int = 0
     """Number of the database to use there."""
     was_found: bool = False
-    """Whether others have named this server as the master. If it is not, they will name another."""
+    """True if sentinels or cluster nodes named it: after a failover they will name another one."""
     is_replaced: Callable[[Connection], Awaitable[bool]] | None = None
-    """Finds out whether another server is to be used by now; None: nobody is to be asked."""
+    """Checks whether another server should be used by now; None: there is nothing to check."""
 
 
 class ClusterNodeError(ServerRefusedError):
@@ -123,29 +123,29 @@ class NotInScriptsError(ServerRefusedError):
 
 
 class CallTimeoutError(ServerUnreachableError):
-    """A call was not answered in time: it may have been too much."""
+    """A call was not answered in time; it may have been too large."""
 
 
 class Connection:
-    """One connection to one run of the server. After any error it is closed and stays so.
+    """One connection to one run of the server. Any error closes it for good.
 
     Use `Server.connect` to make one. Its methods raise `ServerUnreachableError`, or
-    `ServerRefusedError` where waiting would not help: a right is missing, or the server is of
-    another kind.
+    `ServerRefusedError` if waiting would not help: a right is missing, or the server is of an
+    unsuitable kind.
     """
 
     incarnation: str
-    """The server's run id and its replication id, as they were when `check_server` last asked: the
-    latter is another one after a failover, even where the same process is the master again.
+    """The server's run id and replication id at the last `check_server`. The latter changes in a
+    failover, even if the same process becomes the master again.
     """
     facts: Mapping[str, str]
-    """What INFO says of that incarnation, and of evictions."""
+    """INFO's fields on that incarnation, and on evictions."""
     may_evict: bool = False
-    """Whether the server evicts keys when its memory is full, as it last reported."""
+    """True if the server, by its last INFO, evicts keys when its memory is full."""
     needs_info_for_scripts: bool = False
-    """Whether scripts may not use INFO, so that they get the facts."""
+    """True if scripts may not use INFO: they get `facts` as an argument instead."""
     has_read_only_scripts: bool = False
-    """Whether the server has EVALSHA_RO, a command without the right to write."""
+    """True if the server has EVALSHA_RO, a command without the right to write."""
 
     def __init__(self, connector: Connector, target: Target) -> None:
         self._connector = connector
@@ -162,7 +162,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used, as far as this side knows; never in a forked child."""
+        """True until this side notices a break; always false in a forked child."""
         return bool(self._connection.is_connected) and not self._is_parents
 
     async def connect(self) -> None:
@@ -178,12 +178,12 @@ class Connection:
             raise
 
     async def check_server(self) -> None:
-        """Ask the server for its kind, its version and its incarnation, and choose the database.
+        """Read the server's kind, version and incarnation, and select the database.
 
-        It may be refused: too old, a read-only replica, a sentinel, or (`ClusterNodeError`) a node
-        of a cluster.
+        Raises `ServerRefusedError` if the server is too old, a read-only replica or a sentinel, and
+        `ClusterNodeError` if it is a node of a cluster.
         """
-        # A sentinel does not know SELECT: it is to be known as one first.
+        # A sentinel does not know SELECT, so INFO is read before the error of that.
         database = self._target.database
         select = [("SELECT", database)] if database else []
         text, *selected = await self.call([("INFO",), *select])
@@ -194,7 +194,7 @@ class Connection:
         if mode == "sentinel":
             raise ServerRefusedError(
                 f"{self.server_name} is a sentinel; write redis+sentinel://{self.address}/service "
-                "with the name of what it watches"
+                "with the name of the master that it watches"
             )
         if mode == "cluster" and not self._target.was_found:
             raise ClusterNodeError(
@@ -213,15 +213,15 @@ class Connection:
             )
         self.has_read_only_scripts = numbers >= READ_ONLY_SCRIPTS_SINCE
         if info["role"] == "slave":
-            if self._target.was_found:  # a failover goes on
+            if self._target.was_found:  # during a failover
                 raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
             raise ServerRefusedError(
                 f"{self.server_name} is a read-only replica; give the address of its master"
             )
         if info["role"] != "master":
             raise ServerRefusedError(
-                f"{self.server_name} has the role {info['role']!r}, in which it does not keep data "
-                "by itself; give the address of a master that no other one writes to"
+                f"{self.server_name} has the role {info['role']!r}; give the address of a master "
+                "that no other server writes to"
             )
         self.incarnation = f"{info['run_id']} {info.get('master_replid', '')}"
         self.facts = {name: info[name] for name in FACTS if name in info}
@@ -232,32 +232,32 @@ class Connection:
                 raise self._explain(reply)
 
     async def check_run(self) -> None:
-        """Check that the server answers PING, as a subscription asks it to, and that all that is
-        sent comes to one server.
+        """Check that the server answers PING, which subscriptions need, and that all calls reach
+        the same server.
         """
         _, *texts = await self.execute([("PING",), *[("INFO", "server")] * RUNS_COMPARED])
         ids = [read_info(text).get("run_id") for text in texts]
-        if sum(one != other for one, other in pairwise(ids)) > 1:  # else it was replaced just now
+        if sum(one != other for one, other in pairwise(ids)) > 1:  # once: it was replaced
             raise ServerRefusedError(
                 f"{self.server_name} is not one server: its run_id in INFO changes from call to "
-                "call, as behind a proxy before several; give the address of one"
+                "call, as behind a proxy to several servers; give the address of one of them"
             )
 
     @property
     def replication(self) -> str:
-        """What a server and its replicas have in common, as it last was."""
+        """The replication id, which a server and its replicas share; without one, the run id."""
         return self.facts.get("master_replid") or self.facts["run_id"]
 
     @property
     def peer(self) -> str:
-        """The server's IP address; empty: it is not known."""
+        """The server's IP address; empty if unknown."""
         writer = getattr(self._connection, "_writer", None)
         address = writer and writer.get_extra_info("peername")
         return address[0] if isinstance(address, tuple) else ""
 
     async def connect_again(self) -> Connection:
-        """Another connection to this run of the server, with the same address and credentials, for
-        another thread: without a check for the master.
+        """Open another connection to this run of the server, for another thread: with the same
+        address and credentials, and without checks for another master.
 
         Raises `ServerUnreachableError` if the server is in another incarnation.
         """
@@ -274,8 +274,8 @@ class Connection:
         return connection
 
     def check_master(self) -> None:
-        """Begin to ask for the present master, if there is anybody to ask. If it is another server,
-        the connection is closed.
+        """Start to look for the present master, unless the target has no such check. If it is
+        another server, the connection is closed.
         """
         is_replaced = self._target.is_replaced
         if is_replaced and (self._search is None or self._search.done()):
@@ -284,7 +284,7 @@ class Connection:
     async def _leave_if_replaced(
         self, is_replaced: Callable[[Connection], Awaitable[bool]]
     ) -> None:
-        # A master that is there can do without those who know of it.
+        # While the master answers, failing sentinels or look-ups do not matter.
         with suppress(ServerUnreachableError, ServerRefusedError, OSError):
             if await is_replaced(self):
                 self._replaced = True
@@ -294,8 +294,8 @@ class Connection:
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send all commands, then read all replies. A command's own error is its reply.
 
-        After an error what was sent may have been done. `CallTimeoutError`: the answer takes too
-        long.
+        After an error the commands may have been executed. Raises `CallTimeoutError` if the answer
+        takes too long.
         """
         try:
             async with asyncio.timeout(self._time_limit):
@@ -308,7 +308,7 @@ class Connection:
             raise (CallTimeoutError if timed_out else ServerUnreachableError)(
                 f"lost the connection to {self.server_name}: {reason}"
             ) from None
-        except BaseException:  # cancelled halfway: replies would no longer fit their commands
+        except BaseException:  # cancelled halfway: replies would no longer match commands
             await self.close()
             raise
 
@@ -317,7 +317,7 @@ class Connection:
         return self.check(await self.call(commands))
 
     async def scan(self, start: bytes, end: bytes = b"") -> set[bytes]:
-        """The names of all keys with this start and end. Looks at each key of the server."""
+        """The names of all keys with this start and end. Scans every key of the server."""
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*" + end
         found: set[bytes] = set()
         cursor = b"0"
@@ -329,7 +329,7 @@ class Connection:
                 return found
 
     async def scan_set(self, key: bytes) -> set[bytes]:
-        """The members of a sorted set, in steps."""
+        """The members of a sorted set, read in several calls."""
         found: set[bytes] = set()
         cursor = b"0"
         while True:
@@ -341,20 +341,20 @@ class Connection:
                 return found
 
     def check(self, replies: list[Any]) -> list[Any]:
-        """The replies, if none is an error."""
+        """Return the replies; raise if one of them is an error."""
         for reply in replies:
             if isinstance(reply, Exception):
                 if "not allowed from script" in str(reply):
                     raise NotInScriptsError(f"{self.server_name} refuses: {reply}")
                 if is_denial(reply) or is_unknown_command(reply):
                     raise self._explain(reply)
-                # Out of memory, failing to save, a key of other type.
+                # Out of memory, failing to save, a key of another type.
                 raise ServerUnreachableError(f"{self.server_name} refuses: {reply}") from reply
         return replies
 
     async def subscribe(self, channels: Sequence[bytes]) -> None:
         """Subscribe to all channels at once; `listen` receives their messages."""
-        (reply,) = await self.call([("SUBSCRIBE", *channels)])  # the first of as many as channels
+        (reply,) = await self.call([("SUBSCRIBE", *channels)])  # to the first channel
         if isinstance(reply, Exception):
             names = ", ".join(repr(channel.decode("utf-8", "replace")) for channel in channels)
             error = self._explain(reply)
@@ -365,8 +365,8 @@ class Connection:
     ) -> None:
         """Subscribe, then call `on_message(payload)` for each message, until the connection breaks.
 
-        `on_message(None)`: the subscription has begun. After `ping_after` seconds without
-        a message the server is asked whether it is there.
+        `on_message(None)` means that the subscription has begun. After `ping_after` seconds without
+        a message the server is pinged.
         """
         try:
             await self.subscribe(channels)
@@ -393,8 +393,8 @@ class Connection:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection. May be called at any time, and twice. In a forked child it does
-        nothing.
+        """Close the connection. May be called at any time and repeatedly. Does nothing in a forked
+        child.
         """
         if self._is_parents:
             return
@@ -403,12 +403,12 @@ class Connection:
         await self._connection.disconnect(nowait=True)
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> None:
-        """Send commands, if the connection is open: redis-py would open it again without saying so,
-        and without the subscription.
+        """Send commands if the connection is open: redis-py would silently reopen it, without the
+        subscription.
         """
         if not self.is_open:
             raise ConnectionResetError("the connection is closed")
-        # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
+        # Packed by hiredis: redis-py's own packing, in Python, is most of a call's cost.
         packed = b"".join(pack_command(command) for command in commands)
         await self._connection.send_packed_command(packed, check_health=False)
 
@@ -416,7 +416,7 @@ class Connection:
         try:
             return await self._connection.read_response()
         except ELSEWHERE:
-            raise  # this server can no longer serve: like a broken connection
+            raise  # like a broken connection: this server can no longer serve
         except ResponseError as error:
             return error
 
@@ -431,7 +431,7 @@ class Connection:
         return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
     def _explain(self, error: Exception) -> Exception:
-        """Our own error for one of redis-py's: will it pass by itself, or not?"""
+        """Our own error for one of redis-py's, depending on whether waiting may help."""
         name = self.server_name
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, BROKEN_TLS):
@@ -444,7 +444,7 @@ class Connection:
         if "MASTERDOWN" in text:
             return ServerUnreachableError(f"{name}: {text}")
         if "NOAUTH" in text or "Authentication required" in text:
-            return ServerRefusedError(f"{name} asks for a password, and its URL has none")
+            return ServerRefusedError(f"{name} requires a password, and its URL has none")
         if isinstance(error, AuthenticationError | AuthorizationError):
             return self._explain_refused_password(text)
         if is_unknown_command(error):
@@ -479,11 +479,11 @@ class Connection:
 
     @property
     def _hint(self) -> str:
-        """A guess why a server hangs up, or sends nonsense."""
+        """A likely reason why the server closes the connection or sends invalid replies."""
         if not self._is_tls:
             return "; if it uses TLS, write rediss://; if it is a proxy, give the server's address"
         names = _given_tls_options(self._connector.options)
-        return f"; it may not use TLS, or ask for another certificate ({names})"
+        return f"; it may not use TLS, or require another certificate ({names})"
 
 
 def read_info(text: bytes) -> dict[str, str]:
@@ -493,7 +493,7 @@ def read_info(text: bytes) -> dict[str, str]:
 
 
 def check_tls_options(options: Mapping[str, Any]) -> None:
-    """Try the TLS options of a URL and their files. Raises `SettingsError`."""
+    """Check the TLS options of a URL by loading their files. Raises `SettingsError`."""
     given = {name: options[name] for name in TLS_OPTIONS if name in options}
     certificate, key = given.get("ssl_certfile"), given.get("ssl_keyfile")
     try:
@@ -507,7 +507,7 @@ def check_tls_options(options: Mapping[str, Any]) -> None:
 
 
 def tls_version(name: str) -> ssl.TLSVersion:
-    """The value of `ssl_min_version`: redis-py takes only a number."""
+    """The value of `ssl_min_version`, by its name: redis-py takes only a number."""
     allowed = [known for known in ssl.TLSVersion.__members__ if known.startswith("TLS")]
     if name not in allowed:
         raise SettingsError(f"ssl_min_version={name}: allowed is one of {', '.join(allowed)}")
@@ -515,11 +515,11 @@ def tls_version(name: str) -> ssl.TLSVersion:
 
 
 def _tls_problem(error: Exception, options: Mapping[str, Any]) -> str:
-    """OpenSSL's words, and the names of the options."""
+    """OpenSSL's message, and the names of the options."""
     words = re.sub(r"^\[.*?\] | \(_ssl\.c:\d+\)$", "", str(error.args[-1])).rstrip(".")
     hint = ""
     if getattr(error, "verify_code", 0) in UNKNOWN_AUTHORITY and "ssl_ca_certs" not in options:
-        hint = "; an authority of your own is named by ?ssl_ca_certs=FILE"
+        hint = "; name an authority of your own by ?ssl_ca_certs=FILE"
     return f"TLS: {words} ({_given_tls_options(options)}{hint})"
 
 
@@ -528,18 +528,18 @@ def _given_tls_options(options: Mapping[str, Any]) -> str:
 
 
 def is_denial(error: Exception) -> bool:
-    """Whether the user lacks a right, by an error of a command or a script."""
+    """True for an error of a command or a script for which the user lacks a right."""
     of_script = re.search("ACL failure in script|The user executing the script", str(error))
     return isinstance(error, NoPermissionError) or of_script is not None
 
 
 def is_unknown_command(error: Exception) -> bool:
-    """Whether a command was renamed or disabled, by an error of a command or a script."""
+    """True for an error of a command or a script because a command was renamed or disabled."""
     return re.search(r"\bunknown (redis )?command", str(error), re.IGNORECASE) is not None
 
 
 def is_full(error: object) -> bool:
-    """Whether a reply is the error of a server at its `maxmemory`."""
+    """True for a reply that is the error of a server at its `maxmemory`."""
     return isinstance(error, Exception) and "'maxmemory'" in str(error)
 
 
@@ -555,8 +555,8 @@ _of_parent: list[Connection] = []
 
 
 def _leave_to_parent() -> None:
-    """Leave the parent's connections alone, in a forked child. Both processes have one selector, so
-    the parent would receive nothing more if the child closed them, or collected them as garbage.
+    """Keep a forked child from closing its parent's connections, or garbage-collecting them. Both
+    processes share a selector, so the parent would receive nothing more.
     """
     for connection in _opened:
         connection._is_parents = True
@@ -584,7 +584,7 @@ class Connector:
         except PasswordRefusedError:
             if "credential_provider" not in self.options:
                 raise
-            return await self._connect(target)  # they may just have changed
+            return await self._connect(target)  # the credentials may just have changed
 
     async def _connect(self, target: Target) -> Connection:
         connection = Connection(self, target)
@@ -593,7 +593,7 @@ class Connector:
 
     async def connect_again(self, target: Target) -> Connection:
         """Open a new connection in another thread, with the credentials that were returned last. If
-        they have expired, the function is asked, unless only its own event loop can ask it.
+        they have expired, the function is called, unless only its own event loop can await it.
         """
         options = {**self.options}
         provider = options.pop("credential_provider", None)
@@ -608,7 +608,7 @@ class Connector:
             return await self._connect(target)
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
-        """Ask a sentinel or a cluster node (`what`) one command."""
+        """Send one command to a sentinel or a cluster node (`what`)."""
         connection = await self.connect(Target(address, f"the {what} at {address}"))
         try:
             (reply,) = await connection.call([command])
@@ -629,7 +629,7 @@ class Connector:
         if address.path:
             where = {"path": address.path}
         # `Connection` sets time limits: those of redis-py cost a task for each command, in which
-        # Python 3.11 can lose a cancellation. It also chooses the database.
+        # Python 3.11 can lose a cancellation. It also selects the database.
         return self.connection_class(
             **self.options,
             **where,

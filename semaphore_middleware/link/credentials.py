@@ -1,4 +1,4 @@
-"""Credentials that change while a node runs: a function is asked for them at each connect."""
+"""Credentials that change while a node runs: a function returns them for each connection."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_THREADS = 3  # with calls that have not returned
 
 
 class ChangingCredentials(CredentialProvider):
-    """Asks `function`; what it returns is never logged.
+    """Calls `function` for each connection; what it returns is never logged.
 
-    A coroutine function is awaited, another one is called in a thread, for `seconds` at most. All
-    who ask meanwhile, also the thread that renews leases, share the call. `user` is the name if
-    only a password is returned. An error, or something that is not a password, counts as a server
-    that cannot be reached: the next attempt asks again.
+    A coroutine function is awaited, any other is called in a thread, for at most `seconds`.
+    Connections that are opened meanwhile share the call, those of the renewal thread, too. `user`
+    is the name if only a password is returned. An error, or a result that is not a password, counts
+    as an unreachable server: the next attempt calls again.
     """
 
     def __init__(self, function: Callable[[], object], user: str | None, seconds: float) -> None:
@@ -34,10 +34,10 @@ class ChangingCredentials(CredentialProvider):
         self.last: tuple[str] | tuple[str, str] = ("",)
         """What was returned last."""
         self.is_of_loop = False
-        """Whether it was awaited: then only the event loop that did so can ask again."""
+        """True if the result was awaited: then only that event loop can call again."""
         self._lock = threading.Lock()
-        self._calls: list[Future[Any]] = []  # in threads; those that have not returned, and one
-        self._shared: Future[Any] | None = None  # the one of them that nobody has left
+        self._calls: list[Future[Any]] = []  # in threads: those not done, and the latest
+        self._shared: Future[Any] | None = None  # the one that others may join
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """The arguments of AUTH."""
@@ -68,8 +68,8 @@ class ChangingCredentials(CredentialProvider):
         return await returned if isawaitable(returned) else returned
 
     def _call_in_thread(self) -> Future[Any]:
-        """The call under way, or a new one. Its thread is a daemon: one that hangs neither keeps
-        this process from ending nor takes a thread of the event loop's.
+        """The call under way, or a new one. It has a daemon thread of its own: a call that hangs
+        does not delay the exit of this process or use up the event loop's threads.
         """
         with self._lock:
             self._calls = [call for call in self._calls if not call.done()]
@@ -77,7 +77,7 @@ class ChangingCredentials(CredentialProvider):
                 if len(self._calls) == MOST_THREADS:
                     raise TimeoutError(f"{MOST_THREADS} earlier calls have not returned")
                 self._shared = Future()
-                self._shared.set_running_or_notify_cancel()  # who leaves it does not cancel it
+                self._shared.set_running_or_notify_cancel()  # a waiter cannot cancel it
                 self._calls.append(self._shared)
                 threading.Thread(target=self._run, args=(self._shared,), daemon=True).start()
             return self._shared

@@ -1,9 +1,9 @@
 """The embedded server, used when no URL is given: one for all nodes of this user and machine.
 
-Each of its users holds a shared lock on a file. A supervisor, which is this module as a process
-(`python -m semaphore_middleware.link.embedded DIRECTORY`), starts the server. It waits for the
-exclusive lock on that file, so it gets it when the last user has left or was killed, and ends the
-server then. If the server is killed, the first of its users that misses it starts another one.
+Each user holds a shared lock on a file. A supervisor process
+(`python -m semaphore_middleware.link.embedded DIRECTORY`) starts the server and waits for the
+exclusive lock on that file. It gets the lock when the last user has left or was killed, and then
+ends the server. If the server is killed, the first user that notices it starts another one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ else:
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
+DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: another directory for it
 IN_HOME = ".scrapy-semaphore"
-WITHOUT_HOME = Path("/tmp")  # in place of tempfile's, which the environment moves
+WITHOUT_HOME = Path("/tmp")  # not tempfile's, which depends on the environment
 START_TIMEOUT_S = 20.0
-LONGEST_LOCK_S = 1.5 * START_TIMEOUT_S  # that another process may hold a lock while joining
-LOCK_QUIET_S = 2.0  # that it may do so without a word
+LONGEST_LOCK_S = 1.5 * START_TIMEOUT_S  # for which another process may hold a lock while joining
+LOCK_QUIET_S = 2.0  # of these, without a line in the log
 NO_PROGRAM = (
     "no server's address is given and no embedded server was found: set REDIS_URL (or "
     "SEMAPHORE_REDIS_URL), put redis-server or valkey-server on PATH, or install one with: "
@@ -85,13 +85,13 @@ class EmbeddedServer:
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
-    """Errors of files as one line: they are the user's to mend."""
+def _explained_file_errors() -> Iterator[None]:
+    """Raise errors of files as `ServerRefusedError`, in one line: the user can mend them."""
     try:
         yield
     except OSError as error:
         raise ServerRefusedError(
-            f"the embedded server cannot be used: {error}; {DIRECTORY} may name another directory"
+            f"the embedded server cannot be used: {error}; set {DIRECTORY} to another directory"
         ) from None
 
 
@@ -100,7 +100,7 @@ def _take(lock: IO[bytes], kind: int) -> None:
     it for longer than it takes to start a server.
     """
     began = time.monotonic()
-    has_said = False
+    has_warned = False
     while True:
         try:
             fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -110,21 +110,21 @@ def _take(lock: IO[bytes], kind: int) -> None:
         if waited > LONGEST_LOCK_S:
             raise ServerRefusedError(
                 f"the embedded server cannot be used: another process has held {lock.name} for "
-                f"{LONGEST_LOCK_S:g} s; is one stopped?"
+                f"{LONGEST_LOCK_S:g} s; is that process stopped?"
             )
-        if waited > LOCK_QUIET_S and not has_said:
-            has_said = True
+        if waited > LOCK_QUIET_S and not has_warned:
+            has_warned = True
             text = "Waiting for another process, which holds %s, for at most %g s."
             logger.warning(text, lock.name, LONGEST_LOCK_S)
         time.sleep(0.01)
 
 
-@_one_line()
+@_explained_file_errors()
 def start_or_join(prefix: str) -> EmbeddedServer:
-    """Start the embedded server unless it runs. Blocks for a moment. `prefix` is that of the node:
-    if it starts the server when nobody else uses it, nodes of that prefix need not wait.
+    """Start the embedded server unless it runs, and join its users. Blocks for a moment. `prefix`
+    is the node's: if nobody else uses a server that was just started, its nodes need not wait.
 
-    Raises `ServerRefusedError` where there is no server to start, or it does not start, or its
+    Raises `ServerRefusedError` if no server program is found, the server does not start, or its
     directory cannot be used.
     """
     directory = _usable_directory()
@@ -142,7 +142,7 @@ def start_or_join(prefix: str) -> EmbeddedServer:
                     if is_only_user:
                         mark_started_empty(path, prefix)
                 # mutant 0.01 -> 1.01: how often it looks
-                time.sleep(0.01)  # it is about to end, or is stopped: then it may go on
+                time.sleep(0.01)  # it is about to end, or it is stopped and may go on
         except BaseException:
             lock.close()
             raise
@@ -152,36 +152,36 @@ def start_or_join(prefix: str) -> EmbeddedServer:
 
 
 def is_joined(url: str) -> bool:
-    """Whether this process uses the embedded server, and it has this URL."""
+    """True if this URL is the embedded server's, and this process uses it."""
     return url in _joined
 
 
-@_one_line()
+@_explained_file_errors()
 def start_again(url: str) -> bool:
-    """Start the embedded server that this process uses, if it was killed. Blocks for a moment.
-    False: it is there, or another process is starting it.
+    """Start the embedded server that this process uses again if it was killed. Blocks for a moment.
+    False: it runs, or another process is starting it.
 
-    Nodes may hold permits of the server that was killed: so nothing is granted for a recovery wait.
+    Nodes may hold permits of the killed server, so nothing is granted for a recovery wait.
     """
     directory = _directory_of(url)
     with (directory / START_LOCK).open("ab") as start:
-        if not _is_free(start) or _is_alive(directory):
+        if not _lock_if_free(start) or _is_alive(directory):
             return False
         _start_supervisor(directory, "ab")
     logger.warning(
-        "The embedded server was killed, or has crashed: it was started again, without its data "
+        "The embedded server was killed or crashed, and was started again without its data "
         "(operators' limits and pauses, reports, shared crawls). Its log is %s.",
         directory / LOG,
     )
     return True
 
 
-@_one_line()
+@_explained_file_errors()
 def find() -> str | None:
-    """The embedded server's URL if it runs. Does not start it, nor keep it from ending.
+    """The embedded server's URL if it runs. Neither starts it nor keeps it running.
 
-    Raises `ServerRefusedError` where another user could have put it there, or its directory cannot
-    be used.
+    Raises `ServerRefusedError` if another user could have put it there, or its directory cannot be
+    used.
     """
     directories = _directories()
     for directory in directories:
@@ -197,13 +197,13 @@ def find() -> str | None:
     return None
 
 
-@_one_line()
+@_explained_file_errors()
 def why_none(places: str) -> str:
-    """Why there is no server: no address in these places, and no embedded server runs."""
+    """The error's text if these places have no address, and no embedded server runs."""
     if any((directory / LOG).exists() for directory in _directories()):
         return (
-            "the embedded server ended with its last crawl, and what it kept is forgotten: limits "
-            f"and pauses, reports, shared crawls. For a server that stays, set {URL_NAMES[1]}"
+            "the embedded server ended with its last crawl, and its data is gone: limits and "
+            f"pauses, reports, shared crawls. For a server that stays, set {URL_NAMES[1]}"
         )
     return (
         f"no server's address is given ({' or '.join(URL_NAMES)}{places}), and no embedded server "
@@ -224,7 +224,7 @@ def find_program() -> str:
 
 
 def is_answering(path: Path) -> bool:
-    """Whether a server at this socket answers within 5 s. Blocks as long."""
+    """True if a server at this socket answers within 5 s. Blocks until then."""
     try:
         once = Retry(NoBackoff(), 0)
         with redis.Redis(unix_socket_path=str(path), socket_timeout=5, retry=once) as client:
@@ -235,7 +235,7 @@ def is_answering(path: Path) -> bool:
 
 def mark_started_empty(path: Path, prefix: str) -> None:
     """Mark the server at this socket as started when no permit was held: its first epoch begins
-    without a wait (see `begin_epoch.lua`). What loses the data loses the mark, too. Blocks.
+    without a wait (see `begin_epoch.lua`). The mark is lost with the data. Blocks.
     """
     with redis.Redis(unix_socket_path=str(path)) as client:
         run_id = client.info("server")["run_id"]
@@ -251,23 +251,21 @@ def _directory_of(url: str) -> Path:
 
 
 def _is_alive(directory: Path) -> bool:
-    """Whether there is a server, even a stopped one: a second one beside it would grant its permits
-    again.
-    """
+    """True if a server exists, even a stopped one: a second one would grant its permits again."""
     with (directory / ALIVE_LOCK).open("ab") as lock:
-        return not _is_free(lock)
+        return not _lock_if_free(lock)
 
 
 def _is_only_user(lock: IO[bytes]) -> bool:
-    """Whether nobody else can hold a permit of an earlier server."""
+    """True if no other process can hold a permit of an earlier server."""
     try:
-        return _is_free(lock)
+        return _lock_if_free(lock)
     finally:
         fcntl.flock(lock, fcntl.LOCK_SH)
 
 
-def _is_free(lock: IO[bytes]) -> bool:
-    """Whether no other process holds this lock; then this one does."""
+def _lock_if_free(lock: IO[bytes]) -> bool:
+    """Take this lock; False if another process holds it."""
     with suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -275,11 +273,11 @@ def _is_free(lock: IO[bytes]) -> bool:
 
 
 def _directories() -> list[Path]:
-    """The directories that may be used, the best first: the same in a terminal, a cron job and a
-    service, as nothing in the environment moves them but the variable for that purpose.
+    """The directories that may be used, the best first. They are the same in a terminal, a cron job
+    and a service: in the environment only `SEMAPHORE_EMBEDDED_DIRECTORY` changes them.
 
-    Short: a Unix socket's path has about 100 bytes. A home may be shared by machines, a socket is
-    not: hence a directory for each, named after its boot, which containers of it have in common.
+    They are short, as a Unix socket's path has about 100 bytes. Machines may share a home, but not
+    a socket: hence a directory for each, named after its boot, which its containers share.
     """
     if not IS_POSSIBLE:
         return []
@@ -294,7 +292,7 @@ def _directories() -> list[Path]:
 
 
 def _usable_directory() -> Path:
-    """The first directory that can be used, made if it is missing."""
+    """The first directory that can be used; it is made if missing."""
     if not IS_POSSIBLE:
         raise ServerRefusedError(NOT_HERE)
     *first, last = _directories()
@@ -311,7 +309,7 @@ def _usable_directory() -> Path:
         except OSError as error:
             logger.warning(
                 "The embedded server of this process is in %s, because %s cannot be used: %s. "
-                "Crawls of this user in the latter do not share their limits with this one.",
+                "Crawls that can use it do not share their limits with this one.",
                 last,
                 directory,
                 error,
@@ -323,14 +321,14 @@ def _usable_directory() -> Path:
 
 
 def _prepare(directory: Path) -> None:
-    """Make the directory, and try whether a socket can be in it. Raises `OSError`."""
+    """Make the directory, and check that it can hold a socket. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True, parents=directory.parent.name == IN_HOME)
     _check_private(directory)
-    # Where the server runs, it is joined, even if the disk has become full: a second one elsewhere
-    # would grant each limit again.
+    # A running server is joined even if its disk is full by now: a second one elsewhere would grant
+    # each limit again.
     if (directory / SOCKET).exists() and _is_alive(directory):
         return
-    # No other process's, as a process id of another container may be, and as long as the server's.
+    # A random name, as a process id may be another container's, and as long as the server's socket.
     trial = directory / f"{secrets.token_hex(3)}.sock"
     try:
         with socket.socket(socket.AF_UNIX) as one:
@@ -340,8 +338,8 @@ def _prepare(directory: Path) -> None:
 
 
 def _remove_of_earlier_boots(present: Path) -> None:
-    """Remove this machine's directories of earlier boots. Another machine that shares the home has
-    another name, and may have a file system that shows it no locks of ours.
+    """Remove this machine's directories of earlier boots. Those of other machines that share the
+    home stay: the file system may not show their locks.
     """
     for directory in present.parent.glob("[0-9a-f]" * 8):
         with suppress(OSError):
@@ -354,20 +352,22 @@ def _remove_unused(directory: Path) -> None:
         (directory / USERS_LOCK).open("ab") as users,
         (directory / ALIVE_LOCK).open("ab") as alive,
     ):
-        if _is_free(users) and _is_free(alive):
+        if _lock_if_free(users) and _lock_if_free(alive):
             shutil.rmtree(directory)
 
 
 def _check_private(directory: Path) -> None:
-    """Check the directory: no other user may put a server there. Raises `ServerRefusedError`."""
+    """Check that no other user can put a server there. Raises `ServerRefusedError`."""
     status = directory.lstat()
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not mine or status.st_mode & 0o077:
-        raise ServerRefusedError(f"{directory} is not a private directory of this user's")
+        raise ServerRefusedError(
+            f"{directory} is not a private directory of this user's; allowed is one of mode 700"
+        )
 
 
 def _start_supervisor(directory: Path, log_mode: str = "wb") -> None:
-    find_program()  # a missing one is reported here, not in a log
+    find_program()  # a missing program is reported here, not in a log
     (directory / HOST).write_text(socket.gethostname())
     log = directory / LOG
     with log.open(log_mode) as output:
@@ -415,7 +415,7 @@ def supervise(directory: Path) -> None:
         ],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        pass_fds=[alive.fileno()],  # it holds the lock as well, should this process be killed
+        pass_fds=[alive.fileno()],  # so the lock is held even if this process is killed
         preexec_fn=_end_with_parent,  # noqa: PLW1509 - there are no threads yet
     )
     try:
@@ -433,8 +433,8 @@ def supervise(directory: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    """Let this process end if its parent is killed. Only Linux can: elsewhere, the server would go
-    on after its last user.
+    """End this process if its parent is killed. Only Linux can: elsewhere, the server then outlives
+    its last user.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

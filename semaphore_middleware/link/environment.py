@@ -1,4 +1,4 @@
-"""Defaults from a process's surroundings: the server's URL and the node's name.
+"""Defaults from a process's environment and machine: the server's URL and the node's name.
 
 Imports no redis-py, so that settings can be read without it.
 """
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 
 URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 EMBEDDED = "embedded"
-"""In place of a URL: the embedded server, whatever else is set."""
+"""In place of a URL: use the embedded server, whatever else is set."""
 SCRAPY_REDIS = ("REDIS_HOST", "REDIS_PORT", "REDIS_PARAMS")
 """Settings of scrapy-redis that can name a server."""
 HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+", re.IGNORECASE)
 
 FLEETS = {"SCRAPY_JOB": "Scrapyd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
-"""By the variable that each sets in the environment of a process."""
+"""Systems that run processes on several machines, by a variable that each sets there."""
 MARKS_OF_CONTAINERS: Sequence[Path] = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 def url_from_environment() -> tuple[str | None, str]:
-    """The URL in the environment, and where it was set; None means the embedded server. If that
-    was not chosen, nor the place is named.
+    """The URL in the environment, and where it was set. None means the embedded server; the place
+    is empty unless that was chosen.
     """
     for name in URL_NAMES:
         if url := os.environ.get(name):
@@ -40,8 +40,8 @@ def url_from_environment() -> tuple[str | None, str]:
 
 
 def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The same from the settings, else from the environment, else from the settings of
-    scrapy-redis. What the add-on has copied from the environment was set there.
+    """The URL and where it was set: in the settings, else in the environment, else in scrapy-redis'
+    settings. A URL that the add-on has copied from the environment counts as set there.
     """
     in_environment = url_from_environment()
     for name in URL_NAMES:
@@ -55,8 +55,8 @@ def _read(url: str) -> str | None:
 
 
 def _server_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The server in settings of scrapy-redis, if their values have the form that it takes. Those
-    of the environment do not count: Kubernetes sets REDIS_PORT to `tcp://...` there.
+    """The server in scrapy-redis' settings, if their values are valid there. Variables of these
+    names do not count: Kubernetes sets REDIS_PORT to `tcp://...` in the environment.
     """
     where = next((name for name in SCRAPY_REDIS if settings.get(name)), "")
     options = {"REDIS_HOST": "host", "REDIS_PORT": "port", "REDIS_DB": "db"}
@@ -77,8 +77,8 @@ def _server_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str | None, st
 
 
 def text_of(option: Any) -> str:
-    """The value of an option of TLS as in a URL; that of an enumeration, such as `ssl.CERT_NONE`,
-    by its name.
+    """The value of a TLS option as text for a URL; of an enumeration, such as `ssl.CERT_NONE`, the
+    name.
     """
     return str(getattr(option, "name", option))
 
@@ -88,17 +88,17 @@ def warn_of_others(server: str) -> None:
     signs = [system for name, system in FLEETS.items() if os.environ.get(name)]
     if signs or any(mark.exists() for mark in MARKS_OF_CONTAINERS):
         logger.warning(
-            "Only nodes on this machine share limits at %s, but %s hints at other machines, where "
-            "nodes would count by themselves. Set SEMAPHORE_REDIS_URL to the address of a server "
-            "that all nodes reach, or to 'embedded' if all run on this machine.",
+            "Only nodes on this machine share limits at %s, but %s hints at other machines, whose "
+            "nodes would have limits of their own. Set SEMAPHORE_REDIS_URL to the address of a "
+            "server that all nodes reach, or to 'embedded' if all run on this machine.",
             server,
             signs[0] if signs else "a container",
         )
 
 
 def machine() -> int:
-    """A number of this machine, the same in all of its containers. It may be another one's, too,
-    but hardly ever is.
+    """A number for this machine, the same in all of its containers. Two machines can have the same
+    number, but rarely do.
     """
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
@@ -108,8 +108,8 @@ def machine() -> int:
 
 
 def default_node(spider: str = "", job: str = "") -> str:
-    """The default name of a node: host and process id. That of a crawl begins with
-    the spider, and has Scrapyd's name of the job in their place, if there is one.
+    """The default name of a node: host and process id. A crawl's name begins with its spider, and
+    has the job's id instead of both if Scrapyd gives one.
     """
     process = f"{socket.gethostname()}-{os.getpid()}"
     return f"{spider}-{job or os.environ.get('SCRAPY_JOB') or process}" if spider else process

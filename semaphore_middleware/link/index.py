@@ -1,4 +1,4 @@
-"""A list of names on the server, for those who look: without it, they would look at all keys."""
+"""An index of names on the server, so that commands and the page need not scan all keys."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from semaphore_middleware.link.connection import Connection
 from semaphore_middleware.link.scripts import batches
 
 COMPLETE = b"\0complete"
-"""In the index: no name is missing there."""
+"""A member of the index: no name is missing there."""
 INDEX_KEPT_MS = 8 * 86_400_000
 """After a change; longer than any scope's key is kept without a call."""
-BEGUN = b"\0begun"  # in the index: it gets what comes from now on
+BEGUN = b"\0begun"  # a member of the index: scripts add new names from now on
 NAMES_PER_CALL = 200
 
 
 class Index:
-    """A sorted set of names, by when they leave it. The first look makes it, and scripts add what
-    comes later. Who may only read cannot make it, and looks at all keys each time.
+    """A sorted set of names, by when they expire. The first reader makes it, and scripts add later
+    names. A user who may only read cannot make it, and scans all keys each time.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -29,7 +29,7 @@ class Index:
     async def names(
         self, connection: Connection, search: Callable[[], Awaitable[Collection[bytes]]]
     ) -> set[bytes]:
-        """All names, and some that are gone; `search` finds them where the index lacks some."""
+        """All names, and some that are gone. `search` finds them unless the index is complete."""
         listed = await connection.scan_set(self._key)
         if COMPLETE not in listed:
             await self._add(connection, [BEGUN], math.inf)

@@ -1,4 +1,4 @@
-"""The link of one party to the server: opened when it is needed, and anew where it has broken."""
+"""A link to the server: a connection that is opened when it is needed, and again after a break."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from semaphore_middleware.link.scripts import ECHO, Call, run_scripts
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOG_INTERVAL_S, LONGEST_LOG_INTERVAL_S = 5.0, 300.0  # between lines about one that is away
+FIRST_LOG_INTERVAL_S, LONGEST_LOG_INTERVAL_S = 5.0, 300.0  # between lines about an absence
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts to reach it, on average
-BESIDE_S = 10.0  # after which the other link reports that the server is away, if it is
+COMPANION_S = 10.0  # after which the companion has logged that the server is away, if it is
 
 T = TypeVar("T")
 
 
 class TwoServersError(ServerUnreachableError):
-    """Another connection leads to another server than the calls' does.
+    """Two connections to one address lead to different servers.
 
-    `is_sure`: it was so before, with these calls: a failover would be over.
+    `is_sure`: they also did at the last comparison; a failover would be over by now.
     """
 
     def __init__(self, server: Server, is_sure: bool) -> None:
@@ -39,38 +39,38 @@ class TwoServersError(ServerUnreachableError):
 
 
 class NoEchoError(ServerUnreachableError):
-    """A message to oneself has not come."""
+    """A message to this node's own channel did not arrive."""
 
 
 class Link:
     """A connection to the server, and another one after an error.
 
-    `while_away` tells people, in the log, what happens as long as the server does not serve: at
-    once, then after twice as long each time. None: it logs nothing, as another link does. A link
-    `beside` another one to the server logs only what that one does not.
+    `while_away` is the log's text on what happens while the server is away. It is logged at once,
+    then at doubling intervals; None: never. A link with a `companion`, another link to the server,
+    logs only what that one does not.
     """
 
     def __init__(
         self,
         server: Server,
         while_away: Callable[[], str] | None = None,
-        beside: Link | None = None,
+        companion: Link | None = None,
     ) -> None:
         self.server = server
         self.incarnation = ""
-        """The server's incarnation at the last call: in another one some of the last calls may be
+        """The server's incarnation at the last call. If it changes, some of the last calls may be
         lost.
         """
         self.problem: Exception | None = None
-        """Why the last attempt has failed; None: it has not, or there was none."""
+        """Why the last attempt failed; None: it succeeded, or there was none."""
         self._while_away = while_away
-        self._beside = beside
+        self._companion = companion
         self._lock = asyncio.Lock()  # one call at a time
         self._connection: Connection | None = None
         self._failures = 0
         self._failing_since = math.inf
         self._away_since = math.inf  # as logged
-        self._doubted = ""  # the calls' server, when another connection led elsewhere
+        self._differed_from = ""  # the calls' server, when another connection led elsewhere
         self._log_at = -math.inf  # not before
 
     @property
@@ -85,7 +85,7 @@ class Link:
 
     @property
     def is_away(self) -> bool:
-        """True if the server does not serve, and that was logged."""
+        """True from the first log line that the server is away until it is reached."""
         return self._away_since < math.inf
 
     async def open(self) -> Connection:
@@ -98,7 +98,7 @@ class Link:
         return self._connection
 
     async def connect_again(self) -> Connection:
-        """Another connection, as the last one was. For another thread."""
+        """Open another connection like the last one, for another thread."""
         if self._connection is None:
             raise ServerUnreachableError(f"{self.server} was not reached yet")
         return await self._connection.connect_again()
@@ -114,9 +114,9 @@ class Link:
     async def insist(
         self, call: Callable[[], Awaitable[T]], give_up: tuple[type[Exception], ...]
     ) -> T:
-        """The result of a call, with as many attempts as it takes. Raises errors in `give_up`.
+        """Repeat a call until it succeeds, and return its result. Raises errors in `give_up`.
 
-        An attempt that fails keeps no connection: where there are few, another node may need it.
+        A failed attempt closes the connection: if the server allows few, another node may need it.
         """
         while True:
             try:
@@ -153,7 +153,7 @@ class Link:
             self.incarnation = connection.incarnation
 
     async def failed(self, error: Exception) -> None:
-        """Log a failed attempt, now and then, and wait before the next one."""
+        """Log a failed attempt, at growing intervals, and wait before the next one."""
         self.problem = error
         self._failures += 1
         now = asyncio.get_running_loop().time()
@@ -168,11 +168,11 @@ class Link:
                 stderr.log(logger, logging.WARNING, "%s. %s.", error, self._while_away())
         # The first attempt after a break is often too early, so the second one comes as soon.
         doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
-        # By chance, so that not all nodes come back at once.
+        # Random, so that not all nodes come back at once.
         await asyncio.sleep(min(LONGEST_PAUSE_S, doubled) * (0.5 + chance.fraction()))
 
     def succeeded(self) -> None:
-        """An attempt has not failed."""
+        """Forget failed attempts, and log that the server was reached if they were logged."""
         if self.is_away:
             now = asyncio.get_running_loop().time()
             away_s = now - self._away_since
@@ -182,17 +182,17 @@ class Link:
         self._failures, self._failing_since, self.problem = 0, math.inf, None
 
     def _may_pass(self, now: float) -> bool:
-        """Whether the link beside this one may log the same, or soon both will be back."""
-        if self._beside is None:
+        """True if the companion may log the problem, or it may soon be over."""
+        if self._companion is None:
             return False
         if isinstance(self.problem, NoEchoError):  # calls are answered
             return self._failures == 1
         if isinstance(self.problem, TwoServersError):
             return not self.problem.is_sure
-        return self._beside.is_away or now < self._failing_since + BESIDE_S
+        return self._companion.is_away or now < self._failing_since + COMPANION_S
 
     async def check_subscription(self, channels: Sequence[bytes]) -> None:
-        """Subscribe over a second connection, and leave. Raises `ServerRefusedError` where a right
+        """Subscribe over a second connection, and close it. Raises `ServerRefusedError` if a right
         is missing, and `ServerUnreachableError`.
         """
         connection = await self.server.connect()
@@ -204,20 +204,20 @@ class Link:
             await connection.close()
 
     async def compare(self, other: Connection) -> None:
-        """Check that another connection leads to the server of this one, or to a replica of it.
-        Raises `TwoServersError`; an earlier difference counts, too, if this one is where it was.
+        """Check that another connection leads to this link's server, or to a replica of it. Raises
+        `TwoServersError`, also if an earlier one did not while this link had the same server.
         """
         if not self.server.is_one_name:
             return
-        if self._doubted or not self._is_same(other):  # either may have changed
+        if self._differed_from or not self._is_same(other):  # either may have changed
             await self.check_server()
         if not self._is_same(other):
             await asyncio.sleep(self.server.call_timeout)  # a failover takes a moment
             await self.check_server()
         own = self._connection.replication if self._connection is not None else ""
-        is_sure = self._doubted == own
+        is_sure = self._differed_from == own
         is_other = not self._is_same(other)
-        self._doubted = own if is_other and not is_sure else ""
+        self._differed_from = own if is_other and not is_sure else ""
         if is_other or is_sure:
             raise TwoServersError(self.server, is_sure)
 
@@ -233,12 +233,12 @@ class Link:
 
 class Subscription:
     """Calls `on_message(payload)` for each message on the channels, from `start` to `close`, over a
-    link of its own, beside the one for calls. The first channel is only this node's: over the other
-    link each new subscription is sent an echo there, and without that it is made anew.
+    link of its own. The first channel is this node's alone: the link for `calls` sends an echo
+    there to each new subscription, which is replaced unless the echo arrives.
 
-    `on_message(None)`: the subscription has begun, maybe anew: earlier messages were missed. After
-    `ping_after` seconds without a message the server is asked whether it is there. `without` is for
-    the log: what happens as long as there is no subscription though calls are answered.
+    `on_message(None)` means that a subscription has begun, and that earlier messages may be lost.
+    After `ping_after` seconds without a message the server is pinged. `without` is the log's text
+    on what happens while calls are answered but there is no subscription.
     """
 
     def __init__(
@@ -250,13 +250,13 @@ class Subscription:
         without: str,
     ) -> None:
         self._calls = calls
-        self._link = Link(calls.server, lambda: f"Without it {without}", beside=calls)
+        self._link = Link(calls.server, lambda: f"Without it {without}", companion=calls)
         self._channels = channels
         self._ping_after = ping_after
         self._on_message = on_message
         self._has_begun = asyncio.Event()  # and its echo was not sent yet
         self._has_received = asyncio.Event()
-        self._deaf: NoEchoError | None = None  # why it was closed, if so
+        self._no_echo: NoEchoError | None = None  # why the subscription was closed, if so
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -266,13 +266,13 @@ class Subscription:
     async def _listen(self) -> None:
         while True:
             try:
-                self._deaf = None
+                self._no_echo = None
                 connection = await self._link.open()
                 await self._calls.compare(connection)
                 await connection.listen(self._channels, self._ping_after, self._on_payload)
             except Exception as error:  # any: without this task, no message would ever come
                 await self._link.close()
-                await self._link.failed(self._deaf or error)
+                await self._link.failed(self._no_echo or error)
 
     def _on_payload(self, payload: bytes | None) -> None:
         if payload is None:
@@ -284,8 +284,8 @@ class Subscription:
             self._on_message(payload)
 
     async def _check(self) -> None:
-        """Leave each new subscription that its echo does not reach: nobody would notice that no
-        message ever comes.
+        """Close each new subscription that its echo does not reach: nobody would notice that no
+        messages arrive.
         """
         server = self._calls.server
         while True:
@@ -297,7 +297,7 @@ class Subscription:
                     await self._has_received.wait()
             except TimeoutError:
                 if not self._has_begun.is_set():  # else the echo was an earlier subscription's
-                    self._deaf = NoEchoError(f"{server} brings no messages")
+                    self._no_echo = NoEchoError(f"{server} delivers no messages")
                     await self._link.close()
 
     async def _send_echo(self) -> None:
@@ -308,11 +308,11 @@ class Subscription:
                 async with self._calls.use() as connection:
                     await run_scripts(connection, [Call(ECHO, self._channels[:1], ())])
                 return
-            except (ServerUnreachableError, ServerRefusedError):  # it is the calls' to log that
+            except (ServerUnreachableError, ServerRefusedError):  # calls log it
                 await asyncio.sleep(self._ping_after)
 
     async def renew(self) -> None:
-        """Subscribe anew: another server may be the master now."""
+        """Subscribe again: another server may be the master now."""
         await self._link.close()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""From a URL to the present master, and a connection to it."""
+"""Finds the present master of a URL, and connects to it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ SCHEMES = (
     "rediss+cluster",
     "unix",
 )
-PORTS = {"sentinel": 26379, "cluster": 6379, "": 6379}  # by the kind of what a URL names
+PORTS = {"sentinel": 26379, "cluster": 6379, "": 6379}  # by the kind of server that a URL names
 
 USED = ("username", "password", "socket_keepalive")
 FOR_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
-IGNORED = (  # options of redis-py that others may need who use the same URL
+IGNORED = (  # options of redis-py that other programs with the same URL may need
     "client_name",
     "decode_responses",
     "encoding",
@@ -66,12 +66,12 @@ IGNORED = (  # options of redis-py that others may need who use the same URL
 
 
 class Server:
-    """The server of a URL, and the way to it. `str()` of it shows no password.
+    """The server of a URL. Its `str()` shows no password.
 
     `call_timeout` is how many seconds a round trip may take; `prefix` is the first part of every
-    key. `credentials` are asked for at each connect; `options` of TLS are added to those in the
-    URL. Raises `SettingsError` for a URL that cannot be read; `where` is the place
-    where the URL was set. Its methods raise what those of a `Connection` do.
+    key. `credentials` is called for each connection; `options` of TLS are added to those in the
+    URL. Raises `SettingsError` for a URL that cannot be read; `where` is the place where the URL
+    was set. Its methods raise what those of a `Connection` do.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Server:
             try:
                 return await self._connect_to(target)
             except ClusterNodeError:
-                if address.path:  # the others are elsewhere
+                if address.path:  # the other nodes have no socket here
                     raise
                 self.is_cluster = True
         owner, _ = await self._cluster.find()
@@ -137,17 +137,17 @@ class Server:
 
     @property
     def is_one_name(self) -> bool:
-        """Whether the URL names one host, which every connection is to lead to."""
+        """True if the URL names a single host: all connections must lead to one server."""
         path = self._parts.addresses[0].path
         return not (path or self.is_cluster or self._sentinels is not None)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the URL has no other addresses than this machine's, over TCP."""
+        """True if all addresses of the URL are this machine's own, over TCP."""
         return all(address.is_loopback for address in self._parts.addresses)
 
     async def _has_moved(self, connection: Connection) -> bool:
-        """Whether the name leads elsewhere by now, and to another server. Raises `OSError`."""
+        """True if the host name now leads to another server. Raises `OSError`."""
         host, loop = connection.address.host, asyncio.get_running_loop()
         if connection.peer in ("", host):
             return False
@@ -169,7 +169,7 @@ class Server:
         while True:
             try:
                 if others is None:
-                    others = await self._masters_beside(connection)
+                    others = await self._other_masters(connection)
                 yield connection
             finally:
                 await connection.close()
@@ -177,7 +177,7 @@ class Server:
                 return
             connection = await self._connect_to_node(others.pop())
 
-    async def _masters_beside(self, connection: Connection) -> list[Address]:
+    async def _other_masters(self, connection: Connection) -> list[Address]:
         if not self.is_cluster:
             return []
         _, masters = await self._cluster.find()
@@ -202,7 +202,7 @@ class Server:
         return connection
 
     async def _start_again(self) -> bool:
-        """Whether it is the embedded server, was killed, and has been started again by this one."""
+        """Start the embedded server again if it is this one and was killed; True if so."""
         if not embedded.is_joined(self._url):
             return False
         return await asyncio.to_thread(embedded.start_again, self._url)
@@ -223,7 +223,7 @@ class _Parts:
 
     @property
     def name(self) -> str:
-        """The URL as it may be shown."""
+        """The URL, without secrets."""
         if self.scheme == "unix":
             return f"unix://{self.addresses[0]}"
         service = f"/{self.service}" if self.service else ""
@@ -247,7 +247,7 @@ def _problem_of(error: Exception) -> str:
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raises `SettingsError` unless all of these are options of TLS."""
+    """Check that all of these are options of TLS. Raises `SettingsError`."""
     if unknown := [name for name in options if name not in TLS_OPTIONS]:
         raise SettingsError(
             f"SEMAPHORE_REDIS_OPTIONS: {unknown[0]!r} is not an option of TLS; allowed are "
@@ -278,7 +278,7 @@ def _read(url: str, more: Mapping[str, Any]) -> _Parts:
             raise ValueError
         addresses = [Address(path=unquote(path))]
     else:
-        if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
+        if not re.fullmatch(r"/?\d*", path):  # redis-py would read a name as database 0
             raise SettingsError("the database number after the last '/' is not a number")
         named = [_address(host, kind) for host in hosts.split(",")]
         addresses = list(dict.fromkeys(named))  # each has one vote
@@ -328,7 +328,7 @@ def _address(text: str, kind: str) -> Address:
     if kind and not split.hostname:
         raise ValueError
     host = unquote(split.hostname or "localhost")
-    host.encode("idna")  # as it is looked up: else each attempt to connect would fail
+    host.encode("idna")  # as for its look-up: otherwise each attempt to connect would fail
     return Address(host, port)
 
 
@@ -355,7 +355,7 @@ def _checked(parts: _Parts) -> dict[str, Any]:
     names = list(options)  # those of the query come first
     if unknown := [name for name in names if name not in (*known, *IGNORED)]:
         before = names[: names.index(unknown[0])]
-        # Behind a password it may be a part of that.
+        # Behind a password, the name may be a part of it.
         named = "" if any("password" in name for name in before) else f" {unknown[0]!r}"
         raise SettingsError(f"it has an unknown option{named}; known are {', '.join(known)}, db")
     if issubclass(parts.connection_class, redis_py.SSLConnection):
@@ -366,9 +366,9 @@ def _checked(parts: _Parts) -> dict[str, Any]:
 
 
 class Sentinels:
-    """The sentinels of a URL. All are asked each time, and the majority of those that
-    answer counts: one that is cut off from the others may name a master that was replaced. To
-    leave a master that answers takes the majority of all.
+    """The sentinels of a URL. All are asked each time, and the majority of the answers counts: a
+    sentinel that is cut off from the others may name a replaced master. A master that answers is
+    left only if the majority of all sentinels names another.
     """
 
     def __init__(self, addresses: Sequence[Address], service: str, connector: Connector) -> None:
@@ -393,7 +393,7 @@ class Sentinels:
         return answer
 
     async def name_another(self, connection: Connection) -> bool:
-        """Whether the majority of all sentinels names another master than this one."""
+        """True if the majority of all sentinels names another master than the connection's."""
         return await self.find_master(of_all=True) != connection.address
 
     async def _ask_all(self) -> tuple[Counter[Address | None], list[Exception]]:
@@ -424,12 +424,12 @@ class Sentinels:
         return Address(reply[0].decode(), int(reply[1])) if reply else None
 
 
-NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and this one has none
+NO_HOST_NAME = b"?"  # of a node without a name, in a cluster whose nodes have names
 
 
 class Cluster:
-    """The nodes of a URL, and those of the last answer. Each time another one is
-    asked first: one that is cut off may name an owner of the slot that was replaced.
+    """The nodes of a cluster: those in its URL and in the last answer. Each time another one is
+    asked first: one that is cut off may name a replaced owner of the slot.
 
     `key` is any of our keys.
     """
@@ -469,7 +469,7 @@ class Cluster:
             raise ServerUnreachableError(
                 f"the cluster node at {address} knows no owner of slot {self._slot}"
             )
-        # Those that have gone are not asked any more: each would cost a call's time.
+        # Nodes that have left are not asked any more: each would cost a call's time.
         kept = [node for node in self._nodes if node in self._named or node in present]
         self._nodes = deque(dict.fromkeys([*kept, *present]))
         return owner, list(dict.fromkeys(masters))

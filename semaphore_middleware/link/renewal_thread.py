@@ -1,9 +1,8 @@
-"""Leases that a busy callback cannot lose: while an event loop is stalled, a thread renews them.
+"""A thread that renews leases while a busy callback stalls the event loop.
 
-A session publishes what it has sent last, in values that nobody changes; the thread sends that
-again, over a connection of its own, and asks for nothing. Its heartbeat
-shows whether a loop is stalled, not by replies: while the loop runs, its session renews its leases
-itself.
+A session publishes its last updates as values that nobody changes; the thread sends them again,
+over a connection of its own, and requests no permits. A loop's heartbeat shows whether it is
+stalled; while it runs, its session renews its leases itself.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ logger = logging.getLogger(__name__)
 # Shares of a lease:
 BEAT = 0.1  # between two heartbeats of a loop
 LATE = 0.3  # since the last one: then the loop counts as stalled
-MOST_LEASES = 20  # are renewed in one stall: a process that hangs must not keep a site for ever
+MOST_LEASES = 20  # of renewals in one stall: a process that hangs must not keep a site for ever
 THREAD = "scrapy-semaphore renewal"
 NOT_RENEWED = (
     "Leases of a stalled event loop cannot be renewed: %s. They end soon, unless another attempt "
@@ -59,12 +58,12 @@ class Beat:
 
 
 class Heartbeat:
-    """The heartbeat of one session's event loop, and what the renewal thread does while it stops.
+    """The heartbeat of one session's event loop, and its renewals while the heartbeat stops.
 
     `repeat(connect)` runs in the renewal thread: it sends again what the session sent last, and
-    returns whether that has renewed anything. `is_in_use` tells whether there is anything to lose.
+    returns whether that has renewed anything. `is_in_use()` is false if there is nothing to lose.
     After a stall `on_stall` is called on the loop, with its length in seconds, and whether the log
-    has named what stalled the loop. Without it nothing is repeated.
+    has named what stalled the loop. Without a `renewal_thread` nothing is repeated.
     """
 
     def __init__(
@@ -85,14 +84,14 @@ class Heartbeat:
         self._on_stall = on_stall
         self._timer: asyncio.TimerHandle | None = None
         self._runner: frozenset[CodeType] = RUNNER
-        # What loop and renewal thread exchange, by one assignment each:
+        # The loop and the renewal thread share these without a lock, by single assignments:
         self._beat = Beat(math.inf, math.inf)
         self._named: Beat | None = None  # the stall after this one was logged
 
     # On the loop --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._native_thread = threading.get_native_id()
@@ -101,7 +100,7 @@ class Heartbeat:
             self._renewal_thread.add(self)
 
     async def stop(self) -> None:
-        """From now on nothing is repeated."""
+        """Stop the heartbeat: from now on nothing is repeated."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -125,7 +124,7 @@ class Heartbeat:
     # In the renewal thread --------------------------------------------------------------------
 
     def now(self) -> float:
-        """The loop's clock, which may itself stand still while the loop is stalled."""
+        """The loop's time, computed: its clock may stand still while the loop is stalled."""
         beat = self._beat
         return beat.on_loop + self._clock() - beat.at
 
@@ -136,7 +135,7 @@ class Heartbeat:
             late_at = beat.at + LATE * self._lease
             await asyncio.sleep(late_at - self._clock())
             if self._clock() > late_at + BEAT * self._lease:
-                # The whole process has stood still: the loop comes first.
+                # The whole process has stood still: let the loop beat first.
                 await asyncio.sleep(BEAT * self._lease)
             if self._beat is beat and not self._loop.is_closed():
                 await self._keep_through(beat)
@@ -153,7 +152,7 @@ class Heartbeat:
             return connection
 
         if self._is_in_use():
-            self._name_culprit(beat)
+            self._log_cause(beat)
         next_at, is_kept, has_warned = -math.inf, True, False
         try:
             while self._beat is beat and not self._loop.is_closed():
@@ -176,30 +175,30 @@ class Heartbeat:
             if connection is not None:
                 await connection.close()
 
-    def _name_culprit(self, beat: Beat) -> None:
-        """Log once a stall what blocks the loop."""
+    def _log_cause(self, beat: Beat) -> None:
+        """Log what stalls the loop, once a stall."""
         assert self._renewal_thread is not None
         self._named = beat
         if self._renewal_thread.is_news(self._thread, beat):
             seconds = self._clock() - beat.at
-            culprit = name_of(sys._current_frames().get(self._thread), self._runner)
+            callback = name_of(sys._current_frames().get(self._thread), self._runner)
             cause, hint = (
-                f"{culprit} has stalled the event loop",
-                "Is it something to do in a thread?",
+                f"{callback} has stalled the event loop",
+                "Can it run in a thread?",
             )
-            if not culprit or starved_for(self._native_thread) - beat.starved > seconds / 2:
+            if not callback or starved_for(self._native_thread) - beat.starved > seconds / 2:
                 cause, hint = "The event loop could not run", "Is this machine overloaded?"
             text = (
-                "%s for %s s. No request begins or ends meanwhile; its leases are renewed, for %s "
-                "s at most. %s"
+                "%s for %s s. No request begins or ends meanwhile; its leases are renewed for at "
+                "most %s s. %s"
             )
             most = digits(MOST_LEASES * self._lease)
             self._renewal_thread.warn(text, cause, digits(seconds), most, hint)
 
 
 def name_of(frame: FrameType | None, runner: Collection[CodeType]) -> str:
-    """What a callback does in a thread, such as `parse_pdf (spiders/x.py:41)`: the innermost
-    function that is in no library, else the innermost one. Empty: there is only what runs the loop.
+    """The function that a thread's callback is in, such as `parse_pdf (spiders/x.py:41)`: the
+    innermost one outside libraries, else the innermost one. Empty: no callback runs.
     """
     inner: list[FrameType] = []
     while frame is not None and frame.f_code not in runner:
@@ -214,7 +213,7 @@ def name_of(frame: FrameType | None, runner: Collection[CodeType]) -> str:
 
 
 def functions_below(frame: FrameType) -> frozenset[CodeType]:
-    """The functions that have led to this one: in a callback, all that runs its loop."""
+    """The functions that called this one: in a callback, those that run its loop."""
     found, below = set(), frame.f_back
     while below is not None:
         found.add(below.f_code)
@@ -223,8 +222,8 @@ def functions_below(frame: FrameType) -> frozenset[CodeType]:
 
 
 def starved_for(thread: int) -> float:
-    """How many seconds a thread of this process has been ready to run, but had no processor. Only
-    Linux tells.
+    """How many seconds a thread of this process has been ready to run, but had no processor; 0 if
+    the system is not Linux.
     """
     try:
         times = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
@@ -234,8 +233,8 @@ def starved_for(thread: int) -> float:
 
 
 class RenewalThread:
-    """The thread that renews the leases of all stalled event loops of this process. It is there as
-    long as any loop beats. In a forked child there is none until one begins to.
+    """The thread that renews the leases of all stalled event loops of this process. It runs as long
+    as there is a heartbeat. A forked child begins without one.
     """
 
     clock = staticmethod(time.monotonic)
@@ -244,7 +243,7 @@ class RenewalThread:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Nothing runs yet: this is new, or in a forked child."""
+        """Begin without heartbeats and without a thread, also in a forked child."""
         self._lock = threading.Lock()
         self._kept: dict[Heartbeat, Future[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -252,7 +251,7 @@ class RenewalThread:
         self._named_at: dict[int, float] = {}  # by thread: when its last stall was logged
 
     def add(self, heartbeat: Heartbeat) -> None:
-        """Renew the leases behind it whenever it stops."""
+        """Renew the leases of the heartbeat's session whenever it stops."""
         with self._lock:
             if self._loop is None:
                 self._loop, self._ended = asyncio.SelectorEventLoop(), Future()
@@ -263,7 +262,7 @@ class RenewalThread:
             self._kept[heartbeat] = asyncio.run_coroutine_threadsafe(heartbeat.keep(), self._loop)
 
     async def remove(self, heartbeat: Heartbeat) -> None:
-        """From now on let them end. The thread ends with the last one."""
+        """Renew its leases no more. The thread ends with the last heartbeat."""
         with self._lock:
             work = self._kept.pop(heartbeat, None)
             if work is None or self._loop is None:
@@ -274,16 +273,16 @@ class RenewalThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
             ended = self._ended
-        await asyncio.shield(asyncio.wrap_future(ended))  # whose end is the thread's to set
+        await asyncio.shield(asyncio.wrap_future(ended))  # only the thread sets it
 
     def is_news(self, thread: int, beat: Beat) -> bool:
-        """Whether no other session has logged the stall of this thread's loop."""
+        """Record that a stall of this thread's loop is logged; False if another session has."""
         is_news = self._named_at.get(thread, -math.inf) < beat.at
         self._named_at[thread] = self.clock()
         return is_news
 
     def warn(self, *arguments: object) -> None:
-        """Log a warning, in another thread: it may be the log that blocks a loop."""
+        """Log a warning, in another thread: logging itself may be what stalls a loop."""
         threading.Thread(target=logger.warning, args=arguments, daemon=True).start()
 
 

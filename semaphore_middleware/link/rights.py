@@ -1,4 +1,4 @@
-"""The rights of a node's user on the server: tried at the start, not when they are first needed."""
+"""The rights of a node's user on the server, checked at its start, not when they are first used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def try_rights(
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
     needed = f"all keys and channels begin with {tag!r}"
-    # INFO was used by the connection; where scripts may not use it, they get what it says.
+    # The connection has used INFO; scripts that may not use it get its fields as an argument.
     call = Call(TRY_RIGHTS, (trial, *keys), sorted(commands_in(scripts) - {"INFO"}))
     try:
         ((denied, missing),) = await run_scripts(connection, [call])
@@ -33,8 +33,8 @@ async def try_rights(
     if missing:
         libraries = " and ".join(library.decode() for library in missing)
         raise ServerRefusedError(
-            f"{connection.server_name} lacks what scripts need, and Redis and Valkey have: "
-            f"Lua's {libraries}"
+            f"{connection.server_name} lacks what scripts need and Redis and Valkey have: Lua's "
+            f"{libraries}"
         )
     if denied:
         commands = ", ".join(command.decode() for command in denied)

@@ -1,10 +1,10 @@
 """Lua scripts: how they are put together from files, and how the server runs them.
 
 A script is a file in the folder `lua` of a package. `@include(file)` stands for the text of another
-file there, `@include(package:file)` for one of another package. What else begins with `@` stands
-for a name or a number of Python's, which the script's `words` know. A line with a word that stands
-for several texts is written once for each of them. Comments are left alone, and `make lua` writes
-the assembled scripts to build/lua.
+file there, `@include(package:file)` for one of another package. Any other `@what(name)` stands for
+a name or a number of Python's, which the script's `words` return. If they return several texts, the
+line is repeated for each. Comments are left alone, and `make lua` writes the assembled scripts to
+build/lua.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Words: TypeAlias = "Callable[[str, str], str | Sequence[str]]"
 T = TypeVar("T")
 COMMENT_OR_WORD = re.compile(r"--.*|@([\w.]*)\(([\w./:]+)\)")
 
-# A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
-# first write that can only free some, it does all others. So this deletes a field that does not
-# exist from the first key, in our scripts a hash. Not where keys are evicted when the server is
-# full: what the script writes could be evicted at once.
+# A server at its `maxmemory` refuses a script whose first write could use memory. After a first
+# write that can only free some, it allows all others. So this deletes a field that does not exist
+# from the first key, in our scripts a hash. Not used if a full server evicts keys: what the script
+# writes could be evicted at once.
 THOUGH_FULL = "redis.call('HDEL', KEYS[1], '')\n"
 
 
 def no_words(what: str, name: str) -> str:
-    """For scripts without words of their own."""
+    """The `words` of a script that has none."""
     raise LookupError(f"@{what}({name})")
 
 
@@ -44,11 +44,9 @@ class Script:
     name: str
     package: str = "semaphore_middleware.link"
     words: Words = no_words
-    """From `what` and `name` of an `@what(name)` in its files to the text in its place, or the
-    texts.
-    """
+    """From `what` and `name` of an `@what(name)` to the text, or the texts, in its place."""
     read_only: bool = False
-    """Whether it only reads: since Redis 7 the user then needs no right to write."""
+    """True if it only reads: since Redis 7 the user then needs no right to write."""
 
     @property
     def source(self) -> str:
@@ -64,8 +62,8 @@ class Call:
     keys: Sequence[bytes]
     arguments: Sequence[Any]
     though_full: bool = False
-    """Whether to run it even on a server at its `maxmemory`, if nothing is evicted there. For calls
-    that leave little more there than they find, and can be sent twice.
+    """True to run it even on a server at its `maxmemory` that evicts nothing. For calls that add
+    hardly any data, and can be sent twice.
     """
 
 
@@ -113,9 +111,9 @@ async def _evaluate(
             await before_loading(connection)
         texts = {sources[i] for i in missing}
         await connection.execute([("SCRIPT", "LOAD", text) for text in texts])
-        # All from the first one on: their order counts, and each can be sent twice.
+        # All calls from there on: their order matters, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])
-    if missing := _missing(replies):  # a balancer leads to servers with scripts of their own
+    if missing := _missing(replies):  # a load balancer leads to servers with scripts of their own
         first = missing[0]
         with_text = [
             (name.replace("SHA", ""), source, *rest)
@@ -123,12 +121,12 @@ async def _evaluate(
         ]
         answered = await connection.call(with_text)
         if not any(is_denial(reply) for reply in answered if isinstance(reply, Exception)):
-            replies[first:] = answered  # else it may pass, as without this right
+            replies[first:] = answered  # without the right to EVAL, calls are retried later
     return replies
 
 
 def _missing(replies: Sequence[Any]) -> list[int]:
-    """The places of calls whose scripts the server does not have."""
+    """The indexes of calls whose scripts the server does not have."""
     return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
 
 

@@ -1,4 +1,4 @@
-"""Lines that reach the user where logging is off, as with Scrapy's `LOG_ENABLED = False`."""
+"""Log lines that reach the user even if logging is off, as with Scrapy's `LOG_ENABLED = False`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _shows_errors(logger: logging.Logger) -> bool:
     if not logger.isEnabledFor(logging.ERROR):
         return False
     if not logger.hasHandlers():
-        return True  # Python's own does, which is the last resort
+        return True  # by Python's handler of last resort
     at: logging.Logger | None = logger
     while at is not None:
         for handler in at.handlers:

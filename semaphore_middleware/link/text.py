@@ -1,4 +1,4 @@
-"""Names as the server has them, and numbers as messages have them."""
+"""Names as they are sent to the server, and numbers as messages show them."""
 
 from __future__ import annotations
 

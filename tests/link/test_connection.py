@@ -127,7 +127,7 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
     wrong = f"redis://:{PASSWORD}x@127.0.0.1:{locked.tcp_port}"
     assert "does not accept this user name and password" in await refusal(wrong)
     for url in (locked.tcp_url, locked.url):
-        assert "asks for a password" in await refusal(url)
+        assert "requires a password" in await refusal(url)
     said = await refusal(f"redis://{PASSWORD}@127.0.0.1:{locked.tcp_port}")
     assert "without a password; an address with a password alone is redis://:PASSWORD@HOST" in said
     assert PASSWORD not in said
@@ -171,7 +171,9 @@ async def test_a_replica_is_refused_and_a_sentinel(server: RedisServer) -> None:
         there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
         for database in ("", "/1"):
             line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
-            assert f"is a sentinel; write {there} with the name of what it watches" in line
+            assert (
+                f"is a sentinel; write {there} with the name of the master that it watches" in line
+            )
 
 
 async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version() -> None:
@@ -188,7 +190,11 @@ async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version(
         ("role", "", "does not report a role in INFO, as Redis and Valkey do"),
         ("redis_version", "", "does not report a redis_version in INFO, as Redis and Valkey do"),
         ("run_id", "", "does not report a run_id in INFO, as Redis and Valkey do"),
-        ("role", "role:active-replica", "has the role 'active-replica', in which it does not keep"),
+        (
+            "role",
+            "role:active-replica",
+            "has the role 'active-replica'; give the address of a master",
+        ),
     ],
 )
 async def test_a_server_of_another_kind_is_named_as_what_it_is(
@@ -206,7 +212,7 @@ async def test_a_server_whose_scripts_lack_a_library_is_refused(
     async with Restricted(server.path) as proxy:
         proxy.lua = f"local {library} = nil\n"
         line = await refusal(proxy.url)
-        assert line.endswith(f"lacks what scripts need, and Redis and Valkey have: Lua's {library}")
+        assert line.endswith(f"lacks what scripts need and Redis and Valkey have: Lua's {library}")
 
 
 @pytest.mark.parametrize("command", ["HSET", "PUBLISH"])

@@ -130,7 +130,7 @@ async def test_permits_are_kept_when_the_embedded_server_is_killed(caplog: Log) 
         assert (waiting.done(), permit.lost) == (False, False)
         permit.release()
         (await waiting).release()
-    assert caplog.text.count("it was started again") == 1
+    assert caplog.text.count("was started again") == 1
 
 
 def test_the_embedded_server_may_have_any_directory(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_each_trial_of_a_directory_has_a_name_as_long_as_the_server_s(
 def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv(embedded.DIRECTORY, str(tmp_path / ("x" * 300)))
     for call in (partial(embedded.start_or_join, "prefix"), embedded.find):
-        with pytest.raises(ServerRefusedError, match=r"File name too long: '/.*DIRECTORY may name"):
+        with pytest.raises(ServerRefusedError, match=r"too long: '/.*; set SEMAPHORE_EMBEDDED"):
             call()
 
 

@@ -48,7 +48,7 @@ async def test_a_server_that_is_away_is_said_less_and_less_often(
         return "Nothing goes on"
 
     calls = Link(Server("redis://localhost", 1.0), while_away)
-    messages = Link(calls.server, lambda: "Messages are late", beside=calls)
+    messages = Link(calls.server, lambda: "Messages are late", companion=calls)
     while clock.now < HOUR_S:
         await calls.failed(AWAY)
         await messages.failed(AWAY)
@@ -84,7 +84,7 @@ async def test_nodes_do_not_come_back_in_step(clock: Clock) -> None:
 
 async def test_messages_that_are_missed_alone_are_said(clock: Clock, caplog: Log) -> None:
     calls = Link(Server("redis://localhost", 1.0))
-    messages = Link(calls.server, lambda: "Messages are late", beside=calls)
-    while clock.now < link.BESIDE_S + 2 * link.LONGEST_PAUSE_S:
+    messages = Link(calls.server, lambda: "Messages are late", companion=calls)
+    while clock.now < link.COMPANION_S + 2 * link.LONGEST_PAUSE_S:
         await messages.failed(AWAY)
     assert caplog.messages == ["cannot reach it. Messages are late."]

@@ -45,10 +45,10 @@ async def test_a_subscription_that_brings_no_message_is_made_anew_and_said(
     server = SimulatedServer(lease=15.0, recovery_wait=0.0)
     server.network.weather = Weather(message_lost=1.0)
     async with server.node() as semaphore:
-        await eventually(lambda: "brings no messages" in caplog.text)
+        await eventually(lambda: "delivers no messages" in caplog.text)
         assert len(subscribed) == 3, "one was tried at the start; the first to fail is not said"
         [line] = caplog.messages
-        assert line.endswith("brings no messages. Without it some permits come up to 4.5 s late.")
+        assert line.endswith("delivers no messages. Without it some permits come up to 4.5 s late.")
         server.network.weather = CALM
         await eventually(lambda: "Reached" in caplog.text)
         async with semaphore.permit("s", 1):

@@ -61,7 +61,7 @@ async def test_a_certificate_that_nobody_confirms(server: RedisServer, paper: Pa
         line = await refusal(f"{url}?{trusting(paper.other)}")
         assert f"{url}/0: TLS: certificate verify failed: " in line
         assert line.endswith(" (ssl_ca_certs)")
-        hint = "(no options given; an authority of your own is named by ?ssl_ca_certs=FILE)"
+        hint = "(no options given; name an authority of your own by ?ssl_ca_certs=FILE)"
         assert (await refusal(url)).endswith(hint)
 
 

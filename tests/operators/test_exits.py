@@ -184,7 +184,7 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
     assert ended.status == 3
     assert "the embedded server ended with its last crawl" in ended.err
     os.chmod(directory, 0o755)  # noqa: PTH101 - in a coroutine all are as good
-    said = f"{directory} is not a private directory of this user's"
+    said = f"{directory} is not a private directory of this user's; allowed is one of mode 700"
     (directory / "server.sock").touch()
     assert await semaphore(None, "status") == (3, "", f"{SAYS}{said}\n")
 

@@ -28,7 +28,7 @@ class Embedded(RedisServer):
             return int(client.info("server")["process_id"])
 
 
-AGAIN = "it was started again"
+AGAIN = "was started again"
 
 
 def runs(pid: int) -> bool:

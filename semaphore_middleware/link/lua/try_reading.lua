@@ -1,2 +1,2 @@
--- Does nothing: who may run it may run scripts that only read.
+-- Does nothing: a user who may run it may run scripts that only read.
 -- KEYS: those that such scripts read.

@@ -1,6 +1,7 @@
--- Tries commands, so that a right that is missing, or a command that was renamed, is found at the start, not
--- when it is first needed. Leaves nothing.
--- KEYS: a trial key, whose name also is that of a channel without listeners; then others, only to name them.
+-- Tries commands, so that a missing right or a renamed command is found at the start, not when it is first
+-- needed. Leaves nothing.
+-- KEYS: a trial key, also the name of a channel without subscribers; then others: the server checks the right
+-- to them.
 -- ARGV: the commands.
 -- Reply: those that this user may not use; the libraries that the server's Lua does not have.
 
@@ -9,7 +10,7 @@ local denied, missing = {}, {}
 
 for _, command in ipairs(ARGV) do
   local arguments, problem = {}, nil
-  repeat -- rights are looked at when there are as many arguments as the command takes
+  repeat -- rights are checked only if the number of arguments is right
     local reply = redis.pcall(command, unpack(arguments))
     problem = type(reply) == 'table' and reply.err or ''
     table.insert(arguments, TRIAL)

@@ -1,4 +1,4 @@
--- Shared by all scripts that tell the time: the server's wall clock, in milliseconds.
+-- The server's wall clock, in milliseconds, for all scripts that need the time.
 
 local HOUR, DAY = 3600000, 86400000
 local time = redis.call('TIME')
