@@ -11,7 +11,7 @@ from semaphore_middleware.model.hosts import normal_host
 
 
 def scope_of(url: str) -> str:
-    """The scope of a request: its host as crawls write it. Raises `SettingsError`."""
+    """The scope of a request: its host, spelt as in crawls. Raises `SettingsError`."""
     host = urlsplit(url).hostname
     if not host:
         raise SettingsError(f"the URL {url!r} has no host; allowed is one like https://example.com")

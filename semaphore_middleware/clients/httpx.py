@@ -24,12 +24,12 @@ class AsyncSemaphoreTransport(httpx.AsyncBaseTransport):
         async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
             await client.get("https://example.com/")
 
-    - `semaphore`: it is open while requests are made.
-    - `limit`: of each host, as `FairSemaphore.acquire` takes it.
+    - `semaphore`: must be open while requests are made.
+    - `limit`: the limit of each host, as for `FairSemaphore.acquire`.
     - `timeout`: seconds that a request waits for its permit at most; None: as long as it takes.
       The client's own timeouts begin after that.
-    - `transport`: it makes the requests; by default an `httpx.AsyncHTTPTransport()`. The client's
-      options of connections, as `verify` and `proxy`, belong there.
+    - `transport`: makes the requests; by default an `httpx.AsyncHTTPTransport()`. Options of
+      connections, such as `verify` and `proxy`, must be given to it instead of the client.
 
     A permit is given back when the body of the response has been read, or the response is closed.
     If it is lost before that, the request ends with `PermitLostError`. A request raises what
@@ -67,9 +67,9 @@ class AsyncSemaphoreTransport(httpx.AsyncBaseTransport):
 
 
 class SemaphoreTransport(httpx.BaseTransport):
-    """The same for `httpx.Client`, with a `SyncSemaphore`.
+    """A transport for `httpx.Client`, with a `SyncSemaphore` and otherwise the same arguments.
 
-    If a permit is lost, the request runs on, and then raises `PermitLostError`.
+    If a permit is lost, the request runs to its end, and then raises `PermitLostError`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class _AsyncBody(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._body)
         while True:
-            # Only here: what the caller does with a chunk is not ours to cancel.
+            # Only while reading: what the caller does with a chunk must not be cancelled.
             with self._permit.until_lost():
                 chunk = await anext(chunks, None)
             if chunk is None:

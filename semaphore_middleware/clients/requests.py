@@ -26,15 +26,15 @@ class SemaphoreAdapter(HTTPAdapter):
 
         session.mount("https://", SemaphoreAdapter(semaphore, limit=2))
 
-    - `limit`: of each host, as `FairSemaphore.acquire` takes it.
+    - `limit`: the limit of each host, as for `FairSemaphore.acquire`.
     - `timeout`: seconds that a request waits for its permit at most; None: as long as it takes.
       The request's own timeout begins after that.
     - `options`: those of requests' `HTTPAdapter`.
 
-    A permit is given back when the body of the response has been read, or the response is closed;
-    with `stream=True` either is yours to do, else the body has been read before hooks are called,
-    within the response's `elapsed`. If the permit is lost before that, the request runs on, and
-    then raises `PermitLostError`. A request raises what `SyncSemaphore.permit` raises.
+    A permit is given back when the body of the response has been read, or the response is closed.
+    With `stream=True` that is up to you; without it, the body is read before hooks are called, and
+    `elapsed` includes that time. If the permit is lost before that, the request runs to its end,
+    and then raises `PermitLostError`. A request raises what `SyncSemaphore.permit` raises.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SemaphoreAdapter(HTTPAdapter):
 
 def _read_body(response: Response) -> None:
     """Read the body, or close the response. requests would read it after the hooks, and would not
-    close a response whose hook or body fails; and the error keeps the response.
+    close a response whose hook or body fails, which the error then keeps alive.
     """
     try:
         _ = response.content
@@ -79,8 +79,8 @@ def _read_body(response: Response) -> None:
 
 
 def _ending(method: Callable[[], object], held: ExitStack) -> Callable[[], None]:
-    """A response's method that also ends what is held. It does not keep the response: one that is
-    dropped gives its permit back at once.
+    """A response's method that also gives the permit back. It does not keep the response alive: one
+    that is dropped gives its permit back at once.
     """
     weak = WeakMethod(method)
 

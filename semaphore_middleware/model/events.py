@@ -1,4 +1,4 @@
-"""What an event is; `core/observer.py` has those of the semaphore."""
+"""The base classes of events; `core/observer.py` has the events of the semaphore."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVarTuple
 
 Fields = TypeVarTuple("Fields")
-"""Of an event, as arguments of a function that makes it."""
+"""The fields of an event, as arguments of a function that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class CountedEvent(Event):
 
 
 class Emitter(Protocol):
-    """A node, for what only notifies its observers."""
+    """A node, for code that only notifies its observers."""
 
     def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
         """Notify observers of an event."""

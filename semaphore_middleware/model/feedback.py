@@ -24,12 +24,12 @@ MAX_STATUS = 999
 class Feedback:
     """A site's answer to one request. Times are in seconds.
 
-    Without `latency`, `refused` and `failed` the site responded with an error: it is reachable, and
-    more is not known.
+    Without `latency`, `refused` and `failed` the site responded with an error: it is reachable, but
+    nothing more is known.
     """
 
     latency: float | None = None
-    """Until the site answered well; None: it did not."""
+    """The time until a good answer; None: there was none."""
     refused: bool = False
     """True if the site refused the request."""
     failed: bool = False
@@ -39,14 +39,14 @@ class Feedback:
     status: int = 0
     """The status of the refusal; 0: it has none."""
     is_metered: bool = True
-    """True if the refusal may be of one request too many, so it is not an error."""
+    """True if the site may have refused because of too many requests: that is not an error."""
     quota_interval: float = 0.0
     """Seconds between requests by the quota that the site names; 0: none."""
     what: str = "refused a request"
     """The refusal in words, for the log of this node."""
 
     def __post_init__(self) -> None:
-        # A bad value would be found as late as in the call that reports it.
+        # Otherwise a bad value would be found only in the call that reports it.
         if self.latency is not None:
             check_number(self.latency, "latency")
         for name in ("retry_after", "quota_interval"):
@@ -100,7 +100,7 @@ class FeedbackSummary:
     refused: Wire[int] = 0
     """Requests refused by the site."""
     metered: Wire[int] = 0
-    """Of these, refusals that may be of one request too many."""
+    """Of these, refusals that may be because of too many requests."""
     quota_interval: Wire[float] = 0.0
     """The longest interval between requests by quotas that the site names, in seconds; 0: none."""
     bad_age: Wire[float] = 0.0

@@ -24,7 +24,7 @@ MAX_SCOPE_CHARS = 1000
 """Of a scope's name: each call sends it, and the server and all nodes keep it."""
 ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-HOSTS_REMEMBERED = 1024  # with what follows from them: each request needs it several times
+HOSTS_REMEMBERED = 1024  # with values derived from them, which each request needs several times
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "name")
@@ -65,7 +65,7 @@ def site_index(scopes: tuple[str, ...]) -> int | None:
 
 
 def scope_via(proxy: str, site: str) -> str:
-    """The scope of a site through a proxy, of their scopes: `via:10.0.0.1:3128 example.com`."""
+    """The scope of a site through a proxy, by both scopes: `via:10.0.0.1:3128 example.com`."""
     return f"{VIA}:{proxy.removeprefix('proxy:')} {site}"
 
 
@@ -117,7 +117,7 @@ def patterns_for(scope: str) -> list[str]:
 @lru_cache(HOSTS_REMEMBERED)
 def scope_name(name: str) -> str:
     """The name of a scope or a pattern as requests have it: a host in normal form, also behind a
-    kind. A name unlike a host is unchanged: no two of the user's own names are one scope.
+    kind. A name unlike a host is unchanged: users' own names never become the same scope.
     """
     if name.startswith("*."):
         return f"*.{normal_host(name[2:])}"
@@ -128,7 +128,7 @@ def scope_name(name: str) -> str:
     if colon and kind in PREFIXED_KINDS:
         return f"{kind}:{normal_host(rest)}"
     host = normal_host(name)
-    # A colon is part of users' names, but in an IPv6 address; and a number alone is a name.
+    # A colon belongs to a user's name, except in an IPv6 address; a number alone is a name.
     looks_like_one = kind_of(host) == "host" and (":" not in host or is_address(host))
     is_number = name.strip().isalnum() and host != "localhost"
     return host if looks_like_one and not is_number else name
@@ -148,7 +148,7 @@ def refuse_url(name: str, where: str) -> None:
 
 
 def is_scope(name: object) -> bool:
-    """True if a scope may have this name. That of a site through a proxy is made of two."""
+    """True if a scope may have this name; for a site through a proxy it is made of two names."""
     if not isinstance(name, str):
         return False
     most = MAX_SCOPE_CHARS * (2 if name.startswith(f"{VIA}:") else 1)
@@ -157,7 +157,7 @@ def is_scope(name: object) -> bool:
 
 def check_scope(name: Any, where: str = "the scope") -> str:
     """The checked name of a scope. Raises `SettingsError`, also for a URL, and for a host that is
-    not spelt as requests have it: it would be another scope, but its rules would be the host's.
+    not spelt as in requests: it would be a scope of its own, but with the host's rules.
     """
     if not is_scope(name):
         raise not_allowed(
@@ -196,7 +196,7 @@ def _normal_address(host: str) -> str | None:
         except ValueError:
             return None
         return str(address.ipv4_mapped or address)
-    # Of other texts, `inet_aton` ignores all that follows a blank.
+    # Only such texts: `inet_aton` ignores all that follows a blank.
     if host[:1].isdigit() and re.fullmatch(r"[0-9a-fx.]+", host):
         try:
             return socket.inet_ntoa(socket.inet_aton(host))

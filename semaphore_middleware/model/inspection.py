@@ -34,7 +34,7 @@ class Member:
     longest_wait: Wire[float]
     """Waiting time of its oldest request; 0: none waits."""
     lease_left: Wire[float]
-    """Time until the node loses its permits and its place, unless it renews them."""
+    """Time until the node loses its permits and its place in the queue, unless it renews them."""
     asks_for: Limit
     """The limit named by its requests there."""
     job: str = ""
@@ -81,23 +81,23 @@ class Finding:
     """
 
     state: ClassVar[str] = ""
-    """What the site is while requests fail at once, except one at a time: `down`."""
+    """The site's state while its requests fail at once, except one at a time: such as `down`."""
     error: ClassVar[type[HostDownError]] = HostDownError
-    """Of such requests."""
+    """The error of these requests."""
 
     @property
     def shut_for(self) -> float | None:
-        """Seconds since the first cause for failing its requests at once; None: none fails so."""
+        """Seconds since the first cause to fail its requests at once; None: they do not fail."""
         return None
 
     @property
     def shut(self) -> str:
-        """The same as a word: `state`; empty: no request fails."""
+        """The `state` while requests fail; empty: they do not fail."""
         return "" if self.shut_for is None else self.state
 
     @property
     def why(self) -> str:
-        """Why that is so: a sentence without its full stop; empty: no request fails."""
+        """Why requests fail: a sentence without its full stop; empty: they do not fail."""
         return ""
 
     @property
@@ -117,7 +117,7 @@ class Finding:
 
     @property
     def lesson(self) -> str:
-        """How the site is used since then, in a word or two, such as `5/s`; empty: as ever."""
+        """What was learned of the site, in a word or two, such as `5/s`; empty: nothing."""
         return ""
 
     def failure(self, scope: str) -> HostDownError:
@@ -168,7 +168,7 @@ class Inspection:
     paused: Wire[bool] = False
     """True if an operator has paused the scope."""
     set_by: str | None = None
-    """The operator of the rule on the server; None: the nodes' settings hold."""
+    """The operator who set the rule on the server; None: the nodes' settings apply."""
     started: Wire[int] = 0
     """Requests with a permit granted since the scope was last idle."""
     reason: Wire[Reason | None] = None
@@ -217,7 +217,7 @@ class Inspection:
 
     @property
     def learned(self) -> str:
-        """What the site's answers have taught, in a word or two; empty: nothing."""
+        """What was learned from the site's answers, in a word or two; empty: nothing."""
         return ", ".join(each.lesson for each in self.findings if each.lesson)
 
     @property

@@ -32,7 +32,7 @@ from semaphore_middleware.model.validation import (
 
 SHORTEST_INTERVAL_S = 1e-6
 LIMITLESS = 10**12
-"""The concurrency of no limit, and the largest number accepted by the server."""
+"""The concurrency that means no limit, and the largest number accepted by the server."""
 BURST_MAX = 10**6
 
 ALLOWED_RATE = (
@@ -228,8 +228,8 @@ PARTS = (
         is_whole=True,
     ),
 )
-"""All parts of a limit. What is new also needs a field of `Limit` and of `LimitDict`, and what it
-does in Lua.
+"""All parts of a limit. A new part also needs a field of `Limit` and of `LimitDict`, and its effect
+in Lua.
 """
 BY_NAME: Mapping[str, Part] = {part.name: part for part in PARTS}
 ALLOWED_LIMIT = "an integer >= 1, None for no limit, or a dict with any of " + ", ".join(
@@ -288,7 +288,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         for part in PARTS:
-            # Only elsewhere may it be None.
+            # None is allowed in other places only.
             allowed = ALLOWED_IN_LIMIT if part.name == "concurrency" else ""
             check_part(part.name, getattr(self, part.name), f"Limit.{part.name}", allowed)
         _check_needs(self.parts, "Limit")
@@ -383,7 +383,7 @@ def strictest(a: Limit, b: Limit) -> Limit:
 
 
 def limit_word(limit: int | None) -> str:
-    """4; ∞ where an operator has lifted it; - where nobody has set one."""
+    """The limit as text: 4; ∞ if an operator has lifted it; - if nobody has set one."""
     return "-" if limit is None else "∞" if limit >= LIMITLESS else str(limit)
 
 
@@ -411,8 +411,8 @@ class LimitTable:
         return max(limit.concurrency for limit in limits if limit is not None)
 
     def of(self, scope: str, has_default: bool = True) -> Limit | None:
-        """The limit of `scope`; None: its requests need no permit. Without `has_default` that is so
-        wherever no entry names it.
+        """The limit of `scope`; None: its requests need no permit. Without `has_default` it is None
+        unless an entry names the scope.
         """
         if scope in self.exact:
             return self.exact[scope]
@@ -434,7 +434,7 @@ def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
     _check_needs({**parts, **{part.of: whole[part.of] for part in PARTS if part.of}}, where)
     for part in PARTS:
         if part.needs_it and whole[part.of] is None:
-            parts[part.name] = part.default  # the default's goes with what it needs
+            parts[part.name] = part.default  # that of `default` is dropped with what it needs
     if parts.get("concurrency", 1) is not None:
         return replace(default, **parts)
     alone = [part.name for part in PARTS[1:] if not part.of]

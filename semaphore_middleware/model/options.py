@@ -1,4 +1,4 @@
-"""The options of a node, checked: a session, its store and `FairSemaphore` share one record."""
+"""The checked options of a node, which a session, its store and `FairSemaphore` share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ LONGEST_JOB = 100  # characters
 
 
 def prefix_named(prefix: str) -> str:
-    """The prefix of all keys, to be read behind the server's address; empty if it is the default
-    one.
-    """
+    """The prefix of all keys, as text to follow the server's address; empty for the default."""
     return "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
 
 
@@ -50,8 +48,8 @@ def _check_backoff(value: Any, where: str) -> Backoff:
 
 
 def check_credentials(value: Any, where: str) -> Callable[[], object] | None:
-    """A function of the user's, given itself or by its path. Raises `SettingsError`, without the
-    value and the text of an import's error: a password may have been given in its place.
+    """A user's function, given itself or by its path. The `SettingsError` it raises shows neither
+    the value nor the text of an import's error: a password may have been given instead.
     """
     allowed = "a function that returns a password or a pair of user name and password, or its path"
     function: Callable[[], object] | None = value
@@ -86,7 +84,7 @@ ADDRESS = re.compile(r"(?:(\[[0-9a-f:.]+\]|[^\s:[\]]+):)?(\d{1,5})", re.IGNORECA
 
 
 def check_address(value: Any, where: str) -> str | None:
-    """An address and a port to listen on, as "127.0.0.1:9410", which a port alone stands for, too.
+    """An address and a port to listen on, like "127.0.0.1:9410"; a port alone is one of 127.0.0.1.
     Raises `SettingsError`.
     """
     if value is None:
@@ -126,8 +124,8 @@ class NodeOptions:
     """Pauses after refusals without Retry-After, and the time until a site counts as down (see
     `Permit.refused` and `Permit.failed`)."""
     credentials: Callable[[], object] | None = _row(None, check_credentials)  # noqa: RUF009
-    """Asked for the password, or the user name and the password, at each connect; None: those in
-    the URL count."""
+    """Called for each connection: returns the password, or the user name and the password. None:
+    those in the URL are used."""
     redis_options: Mapping[str, Any] | None = _row(None, check_redis_options)
     """Options of TLS, added to those in the URL."""
     explain_waits: float = _row(60.0, check_number)
@@ -145,7 +143,7 @@ class NodeOptions:
 
 
 class GivenOptions(TypedDict, total=False):
-    """The same, as keyword arguments of a `FairSemaphore`."""
+    """The options as keyword arguments of a `FairSemaphore`, for type checkers."""
 
     lease: float
     recovery_wait: float | None

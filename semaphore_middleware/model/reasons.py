@@ -1,7 +1,7 @@
 """Reasons why no request may start at a site: one row each, for logs, tables, page and metrics.
 
 A script names a reason where one of its gates holds a start back (`core/lua/shared/promote.lua`).
-Policies have further ones: `politeness.ALL_REASONS` are all.
+Policies add further reasons: `politeness.ALL_REASONS` has all.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Rule:
         return is_pattern(self.name)
 
     def fits(self, scope: str) -> bool:
-        """True if it holds for the scope, unless a more exact rule differs."""
+        """True if it applies to the scope, unless a more exact rule differs."""
         return self.name == scope or self.name in patterns_for(scope)
 
 
@@ -60,7 +60,7 @@ class LoggedChange:
     """The parts of the rule from then on; empty: none is set."""
 
     def fits(self, scope: str) -> bool:
-        """True if it holds for this scope."""
+        """True if it applies to this scope."""
         return Rule(self.name, by="").fits(scope)
 
 
@@ -98,7 +98,7 @@ class RuleChange:
     def resume(
         cls, name: str, by: str, is_above_paused: bool = False, has_limit: bool = False
     ) -> Self:
-        """Take a pause back.
+        """End a pause.
 
         With `is_above_paused`, a pattern fitting the scope is paused: the scope is exempted from
         it. Otherwise the rule is removed unless it `has_limit`.
@@ -111,7 +111,7 @@ class RuleChange:
 
     @classmethod
     def follow(cls, rule: Rule) -> Self:
-        """Take back a name's exemption from paused patterns."""
+        """Remove a name's exemption from paused patterns."""
         return cls((rule.name,), {}, unset=("paused",) if rule.limit else ("paused", "by"))
 
     @classmethod

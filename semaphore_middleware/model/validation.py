@@ -126,7 +126,7 @@ def check_prefix(prefix: Any, where: str) -> str:
 
 
 def check_printable(text: Any, where: str, allowed: str = "a text of printable characters") -> str:
-    """A name for keys and logs: a line break would forge a line."""
+    """A name for keys and logs, without line breaks: they would forge log lines."""
     if not isinstance(text, str) or not text.isprintable():
         raise not_allowed(text, where, allowed)
     return text
