@@ -12,7 +12,7 @@ SPIDER_MODULES = ["crawler.spiders"]
 # Limits -----------------------------------------------------------------------------------------
 
 # With the add-on each limit holds for all nodes together, whichever crawls they run.
-ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
+ADDONS = {"semaphore_middleware.SemaphoreAddon": 500}
 
 # The Redis server that the nodes share, such as redis://redis.example.internal:6379/0. If there is
 # none, the first node starts one for all nodes on this machine.

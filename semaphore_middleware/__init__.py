@@ -2,7 +2,7 @@
 
 `SemaphoreAddon`, `SemaphoreMiddleware` and `Scheduler` are for Scrapy; the other names work
 without it. With Scrapy, one line of settings is enough:
-`ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
+`ADDONS = {"semaphore_middleware.SemaphoreAddon": 500}`.
 
 Each name is imported at its first use: Scrapy imports this package for each of its commands, and
 importing redis-py takes longer than all the rest.

@@ -1,4 +1,4 @@
-"""The add-on: `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`."""
+"""The add-on: `ADDONS = {"semaphore_middleware.SemaphoreAddon": 500}`."""
 
 from __future__ import annotations
 

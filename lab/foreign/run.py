@@ -66,7 +66,7 @@ import os
 
 from scrapy.settings import default_settings
 
-default_settings.ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
+default_settings.ADDONS = {"semaphore_middleware.SemaphoreAddon": 500}
 default_settings.SEMAPHORE_PREFIX = f"process-{os.getpid()}"  # tests at the same time are apart
 default_settings.SEMAPHORE_BACKOFF_START = 0.01  # ten retries of a 503 take minutes otherwise
 default_settings.SEMAPHORE_BACKOFF_MAX = 0.02

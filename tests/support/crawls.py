@@ -27,7 +27,7 @@ from tests.support.site import Site
 from tests.support.times import ENDLESS_S, TIMEOUT_S
 from tests.support.visits import Visits
 
-ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}}
+ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.SemaphoreAddon": 500}}
 ALONE: dict[str, Any] = {
     "DOWNLOADER_MIDDLEWARES": {"semaphore_middleware.middleware.SemaphoreMiddleware": 950}
 }

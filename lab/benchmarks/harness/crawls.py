@@ -39,7 +39,7 @@ QUIET: Mapping[str, Any] = {
 
 
 def with_add_on(url: str, **settings: Any) -> dict[str, Any]:
-    add_on = {"semaphore_middleware.addon.SemaphoreAddon": 500}
+    add_on = {"semaphore_middleware.SemaphoreAddon": 500}
     return {"ADDONS": add_on, "SEMAPHORE_REDIS_URL": url, **settings}
 
 
