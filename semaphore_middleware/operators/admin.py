@@ -1,4 +1,4 @@
-"""Operators' actions: see what the server knows, set limits, pause sites, evict dead nodes."""
+"""Operators' actions: inspect scopes, set limits, pause sites, evict dead nodes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from semaphore_middleware.operators.records import (
 )
 from semaphore_middleware.operators.scripts import CHANGE_RULE, EVICT, FORGET, INSPECT
 
-CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
-SCOPES_PER_CALL = 200  # that are inspected in one round trip
+CALL_TIMEOUT_S = 30.0  # a call takes milliseconds; with 50,000 sites in use, some seconds
+SCOPES_PER_CALL = 200  # scopes read or changed in one round trip
 
 
 class Admin:
@@ -50,20 +50,20 @@ class Admin:
             await admin.configure("api.example.com", 5)
             print(await admin.inspect("api.example.com"))
 
-    - `url`: the server's address, as docs/settings.md has them (`redis://`, `redis+sentinel://` and
-      so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, else the embedded
-      server, if it runs; "embedded": that one in any case.
+    - `url`: the server's address, written as in docs/settings.md (`redis://`, `redis+sentinel://`
+      and so on); None: `SEMAPHORE_REDIS_URL` or `REDIS_URL` of the environment, otherwise the
+      embedded server if it runs; "embedded": always the embedded server.
     - `name`: the author of the rules set here; by default user@host.
-    - `lease` (seconds) and `prefix`: those of the nodes.
+    - `lease` (seconds) and `prefix`: the same as the nodes'.
     - `url_from`: where the address was set, for errors.
-    - `credentials` and `redis_options`: those of `NodeOptions`.
+    - `credentials` and `redis_options`: as in `NodeOptions`.
 
-    It has a connection of its own, which is opened when first used, and waits for nothing: each
-    call makes one attempt and takes at most 30 s. After an error the next call connects anew.
+    It opens a connection of its own at the first call. Each call makes one attempt and takes at
+    most 30 s; after an error the next call reconnects.
 
-    Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
-    address. Each method raises `SettingsError` for a bad name or value; and what talks to the
-    server `ServerUnreachableError`, `ServerRefusedError`, and after `close` `ClosedError`.
+    Raises `SettingsError` for an invalid argument, and `ServerUnreachableError` without an address.
+    Methods raise `SettingsError` for an invalid name or value; those that call the server also
+    raise `ServerUnreachableError`, `ServerRefusedError`, and, after `close`, `ClosedError`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Admin:
         self.name = name or user_at_host()
         """The author of the rules set here."""
         self.lease = check_number(lease, "lease", least=0.001)
-        """Seconds for which a node's permits are its own without a renewal."""
+        """Seconds that a node keeps its permits without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
         self._notice = ("PUBLISH", self._keys.changes, "changed")  # to all nodes
         timeout = call_timeout(self.lease)
@@ -117,23 +117,23 @@ class Admin:
                 timeout.reschedule(asyncio.get_running_loop().time())
         await self._link.close()
 
-    # See ----------------------------------------------------------------------------------------
+    # Read ---------------------------------------------------------------------------------------
 
     async def inspect(self, scope: str) -> Inspection:
-        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
+        """A scope's limit, holders and waiters, on all nodes. Changes nothing on the server."""
         scope = scope_name(scope)
         async with self.connected() as connection:
             seen = await self._inspect(connection, [scope])
         if not seen:
             key = self._keys.of(scope)[0].decode("utf-8", "replace")
-            raise ServerRefusedError(f"what {key} holds on {self.server} is not a scope: delete it")
+            raise ServerRefusedError(f"the key {key} on {self.server} is not a scope: delete it")
         return seen[0]
 
     async def survey(self) -> list[Inspection]:
-        """All scopes in use, with a rule, or remembered for their sites' answers; by name.
+        """All scopes that are in use, have a rule, or are remembered for their sites' answers; by
+        name.
 
-        Changes nothing on the server; but if it has lost its index of scopes, looks at all of its
-        keys and makes the index anew.
+        Changes nothing on the server, except that a lost index of scopes is rebuilt from all keys.
         """
         async with self.connected() as connection:
             ruled = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
@@ -143,7 +143,7 @@ class Admin:
         return sorted(seen, key=lambda scope: scope.scope)
 
     async def server_state(self) -> ServerState:
-        """The state for all scopes: a wait after a loss of data, and when a node called last."""
+        """The wait left after a loss of data, and the time since a node last called."""
         call = self._pack(INSPECT, ())
         async with self.connected() as connection:
             (reply,) = await run_scripts(connection, [call])
@@ -168,22 +168,22 @@ class Admin:
             (texts,) = await connection.execute([("ZRANGE", self._keys.changed_rules, 0, -1)])
         return [*map(read_change, texts)]
 
-    # Set ----------------------------------------------------------------------------------------
+    # Change -------------------------------------------------------------------------------------
 
     async def configure(self, name: str, limit: GivenLimit) -> None:
         """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.
 
-        Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
-        all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
-        holders, and outlives the nodes.
+        `limit` is written as in `SEMAPHORE_LIMITS`; parts that a dict leaves out stay as they are.
+        It overrides all nodes' settings until `reset`, applies everywhere within a second, takes no
+        permit from its holder, and outlives the nodes.
         """
         await self._change(RuleChange.configure(name, limit, self.name))
 
     async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of any fitting the pattern, until `resume`; `"*"`
-        fits all. It holds also where an earlier `resume` let a scope go on.
+        """Grant no permit for this scope, or for any that the pattern fits, until `resume`; `"*"`
+        fits all. Overrides an earlier `resume`.
 
-        Takes nothing from holders.
+        Takes no permit from its holder.
         """
         pause = RuleChange.pause(name, self.name)
         async with self.connected() as connection:
@@ -193,10 +193,10 @@ class Admin:
             await self._apply(connection, *map(RuleChange.follow, below), pause)
 
     async def resume(self, name: str) -> None:
-        """Go on after `pause`, although a fitting pattern is paused; also at once with a site
-        that refused a request.
+        """Grant permits again after `pause`, even if a fitting pattern is paused; also end the
+        backoff of a site that refused a request.
         """
-        names = RuleChange.resume(name, self.name).names  # a bad name is an error at once
+        names = RuleChange.resume(name, self.name).names  # an invalid name is an error at once
         above = patterns_above(names)
         async with self.connected() as connection:
             found = await self._rules_of(connection, [*names, *above])
@@ -206,9 +206,9 @@ class Admin:
             await self._apply(connection, change)
 
     async def reset(self, name: str) -> None:
-        """Let the nodes' settings hold again, and forget what the site's answers have taught, and
-        the limits of nodes that have no request there any more. `"*"` removes all rules, and leaves
-        what sites have taught.
+        """Remove a rule, so that the nodes' settings apply again. Also forget what was learned from
+        the site's answers, and the limits of nodes without requests there. `"*"` removes all
+        rules, and keeps what was learned.
         """
         if name != EVERY:
             return await self._change(RuleChange.reset(name))
@@ -219,9 +219,9 @@ class Admin:
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back a dead node's permits, before its leases end, and take it out of the queues.
 
-        `node` is its full name, as `Member.node` has it. Returns how many permits it held, and how
-        many queues it was in. A node that is alive after all loses its permits at its next renewal,
-        which ends its transfers; until then a site may see them on top of its limit.
+        `node` is its full name, as in `Member.node`. Returns the numbers of its permits and of its
+        waiting requests. A node that is still alive loses its permits at its next renewal, which
+        ends its transfers; until then a site may see more requests than its limit.
         """
         held = waiting = 0
         async with self.connected() as connection:
@@ -234,22 +234,22 @@ class Admin:
         return held, waiting
 
     async def trust(self) -> None:
-        """Vouch that no permit granted earlier by the server is still held: end the recovery
-        wait, or begin without one on a server that no node has used yet.
+        """End the recovery wait, or skip it on a server that no node has used yet.
 
-        If a node does hold any, a site may see too many requests, for one lease at most. Raises
-        `ServerRefusedError` also where nodes of another version of this package use the server.
+        Call it only if no permit granted earlier is still held: otherwise a site may see too many
+        requests, for one lease at most. Raises `ServerRefusedError` also if nodes of another
+        version of this package use the server.
         """
         pack = partial(pack_begin, self._keys, pack_head(self.lease), 0, 0, is_trusted=True)
         async with self.connected() as connection:
             Begun.read(await begin_epoch(connection, pack), connection.server_name)
             await connection.execute([self._notice])
 
-    # How ----------------------------------------------------------------------------------------
+    # Calls --------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        """The connection for one action of at most 30 s. It is opened if there is none."""
+        """A connection for one action of at most 30 s, opened if there is none."""
         if self._closed:
             raise ClosedError("this Admin is closed")
         timeout = asyncio.timeout(CALL_TIMEOUT_S)
@@ -279,7 +279,7 @@ class Admin:
     async def _inspect(
         self, connection: Connection, scopes: Sequence[str], *which: str
     ) -> list[Inspection]:
-        """These scopes, but for overwritten ones; `which` may leave out those without a key."""
+        """These scopes, except overwritten ones. "kept" leaves out those without a key, too."""
         seen: list[Inspection] = []
         done = 0
         while done < len(scopes):
@@ -293,7 +293,7 @@ class Admin:
         return seen
 
     async def _scopes(self, connection: Connection) -> set[str]:
-        """The scopes with a key, and some that had one a short while ago."""
+        """The scopes with a key, and some whose key has expired recently."""
 
         async def search() -> list[bytes]:
             found = await connection.scan(self._keys.scopes)
@@ -310,7 +310,7 @@ class Admin:
         return sorted(filter(None, rules), key=lambda rule: rule.name)
 
     async def _rules_of(self, connection: Connection, names: Sequence[str]) -> list[Rule]:
-        """The rules of these names, as far as there are any."""
+        """The rules that exist for these names."""
         command = ("HMGET", self._keys.rules, *map(encoded, names))
         (texts,) = await connection.execute([command])
         pairs = zip(names, texts, strict=True)

@@ -105,16 +105,16 @@ LIMIT = Verb(
     "set a site's limit, for all nodes, at once",
     _run_limit,
     _add_limit,
-    "Set a site's limit, for all nodes, at once: N, or some of the options; what is not given "
-    "stays as it was. It wins over what the nodes' settings say, takes no permit away from a "
-    "request that has one, and outlives the nodes: 'reset' takes it back.",
+    "Set a site's limit, for all nodes, at once: N, or some of the options; parts that are not "
+    "given stay as they were. It overrides the nodes' settings, takes no permit away from a "
+    "request that has one, and outlives the nodes; 'reset' removes it.",
 )
 
 # Rules -------------------------------------------------------------------------------------------
 
 
 def _run_rule(verb: str, settings: BaseSettings, options: argparse.Namespace) -> Status | None:
-    """Change the rule of a scope, or of all, and print the result."""
+    """Change the rule of one scope or of all, and print the result."""
     if options.all == (options.scope is not None):
         raise CommandError(f"{verb} takes either SCOPE or --all", Status.WRONG)
     if not options.all:
@@ -130,7 +130,7 @@ def _run_rule(verb: str, settings: BaseSettings, options: argparse.Namespace) ->
 async def _change(admin: Admin, verb: str, name: str, limit: Any) -> None:
     """Change the rule of a scope or a pattern, and print it."""
     await check_name(admin, verb, name, "--all")
-    name = parse_name(name, f"the limit of {name!r}")  # a bad name is not an unknown one
+    name = parse_name(name, f"the limit of {name!r}")  # an invalid name is not reported as unknown
     if verb == "limit":
         await _check_needed_part(admin, name, limit)
         await admin.configure(name, limit)
@@ -179,11 +179,11 @@ def _rule_verb(verb: str, text: str, of_all: str) -> Verb:
 PAUSE = _rule_verb(
     "pause",
     "let no request start at a site, until 'resume'",
-    "all sites, whatever is set for one of them",
+    "all sites, even those that were resumed individually",
 )
 RESUME = _rule_verb(
     "resume",
-    "go on after 'pause', or at once with a site that refused a request",
+    "end a pause, or the backoff of a site that refused a request",
     "take back 'pause --all'; sites paused individually stay paused",
 )
 RESET = _rule_verb(
@@ -197,13 +197,13 @@ RESET = _rule_verb(
 
 
 def _add_evict(parser: argparse.ArgumentParser) -> None:
-    text = "its name, as 'status --nodes' shows it, or how that begins"
+    text = "the node's name as 'status --nodes' shows it, or how it begins"
     parser.add_argument("node", metavar="NODE", help=text)
     parser.add_argument("--yes", action="store_true", help="skip the confirmation")
 
 
 def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
-    """Print the node's permits and waiting requests, ask, and give them all back."""
+    """Print the node's permits and waiting requests, ask for confirmation, and evict it."""
     seen, server = do_with_admin(settings, _look)
     node = _find(options.node, Snapshot.of(seen, ()).nodes)
     print(_describe(node, value_of("SEMAPHORE_LEASE", settings), server.silent_for))
@@ -222,21 +222,21 @@ EVICT = Verb(
     "give back what a dead node holds, without waiting for its leases",
     _evict,
     _add_evict,
-    "Give back at once what a dead node holds, and drop its waiting requests; by itself that "
-    "happens when its leases are over. If the node is alive after all, it loses its permits at its "
-    "next renewal, ends their requests, and asks again; until then a site may see more requests "
-    "than its limit.",
+    "Give back a dead node's permits at once, and drop its waiting requests; without this, that "
+    "happens when its leases end. A node that is still alive loses its permits at its next "
+    "renewal, ends their requests, and asks again; until then a site may see more requests than "
+    "its limit.",
 )
 
 
 def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
-    """The node with this name, or with the only name that begins so. Raises `CommandError`."""
+    """The node with this name, or the only one whose name begins with it. Raises `CommandError`."""
     exact = [row for row in nodes if row.node == name]
     found = exact or [row for row in nodes if name and row.node.startswith(name)]
     if not found:
         raise CommandError(
-            f"no node whose name begins with {clean(name)!r} holds or waits for anything; "
-            "'status --nodes' shows those that do",
+            f"no node whose name begins with {clean(name)!r} holds a permit or waits; "
+            "'status --nodes' lists the nodes",
             Status.UNKNOWN,
         )
     if len(found) > 1:
@@ -246,19 +246,19 @@ def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
 
 
 def _describe(node: NodeRow, lease: float, silent_for: float) -> str:
-    """A node's permits and signs of life: a living node renews within a third of a lease. While no
-    node calls, the leases' clock stands still.
+    """A node's permits, and whether it seems to be alive: a live node renews within a third of a
+    lease. While no node calls, the leases' clock stands still.
     """
     since = max(lease - node.lease_left, silent_for)
-    life = (
-        f"It renewed its leases {time_of(since)} ago, so it may well be alive: then its requests "
-        "go on for a while, on top of what others may start."
+    liveness = (
+        f"It renewed its leases {time_of(since)} ago, so it may be alive. If it is, its "
+        "requests go on for a while, on top of those that other nodes may start."
         if since < lease / 3
         else f"It has renewed no lease for {time_of(since)}: it seems to be dead."
     )
     return (
         f"{clean(node.node)} holds {count(node.held, 'permit')} and has "
-        f"{count(node.waiting, 'waiting request')}, at {count(node.scopes, 'site')}. {life}"
+        f"{count(node.waiting, 'waiting request')}, at {count(node.scopes, 'site')}. {liveness}"
     )
 
 
@@ -267,12 +267,12 @@ def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
     server = admin_of(settings).server
     if not options.yes and not sys.stdin.isatty():
         raise CommandError(
-            "trust asks for confirmation on a terminal only; else give --yes",
+            "trust asks for confirmation, which needs a terminal; without one, give --yes",
             Status.WRONG,
         )
     lease = time_of(value_of("SEMAPHORE_LEASE", settings))
     print(
-        f"{server} is to grant permits at once, as if it had granted none before. If a node still "
+        f"{server} will grant permits at once, as if it had granted none before. If a node still "
         f"holds any, a site may see too many requests, for up to one lease ({lease})."
     )
     if not options.yes and not all(map(confirmed, TRUST_QUESTIONS)):

@@ -12,11 +12,11 @@ from semaphore_middleware.model.limits import PARTS, limit_word
 from semaphore_middleware.model.rules import Rule
 
 NOTHING = "-"
-NAMES_MAX = 5  # that a line lists
+NAMES_MAX = 5  # names in a line
 
 
 def time_or_nothing(seconds: float | None) -> str:
-    """As `time_of`, but - for None and 0."""
+    """`time_of`, or - for None and 0."""
     return time_of(seconds) if seconds else NOTHING
 
 
@@ -26,12 +26,12 @@ def set_time(seconds: float | None) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """1 permit, 2 permits."""
+    """A number of things: 1 permit, 2 permits."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def names_of(names: Sequence[str]) -> str:
-    """a, b, c; of many the first, and how many more there are."""
+    """a, b, c; of many names the first, and how many more there are."""
     more = len(names) - NAMES_MAX
     return ", ".join(map(clean, names[:NAMES_MAX])) + (f" and {more:,} more" if more > 0 else "")
 
@@ -42,24 +42,24 @@ def who(name: str | None) -> str:
 
 
 def state_of(seen: Inspection) -> str:
-    """open, full, paused; with a time that is known: backoff, 30 s."""
+    """A scope's state, with the time left if it is known: open; backoff, 30 s."""
     return seen.state if seen.wait is None else f"{seen.state}, {time_of(seen.wait)}"
 
 
 def held_of(seen: Inspection) -> str:
-    """4/4; 2/3 (8) where the limit adapts to the site, and may grow to 8."""
+    """Permits held, of the limit: 4/4; 2/3 (8) if the limit is adaptive, and may grow to 8."""
     most = f" ({limit_word(seen.limit_max)})" if seen.limit != seen.limit_max else ""
     return f"{seen.held}/{limit_word(seen.limit)}{most}"
 
 
 def rate_word(rate: str | None, burst: int | None) -> str:
-    """60/m; 60/m (10) where up to ten may start at once; none where an operator has lifted it."""
+    """60/m; 60/m (10) if up to ten may start at once; none if an operator has lifted the rate."""
     more = f" ({burst})" if burst is not None and burst > 1 else ""
     return (NOTHING if rate is None else rate) + more
 
 
 def rule_words(rule: Rule | None) -> str:
-    """How a rule reads: limit 4, delay 0.5 s, jitter 0.5, adaptive, rate 60/m, burst 3, paused."""
+    """A rule in words: limit 4, delay 0.5 s, jitter 0.5, adaptive, rate 60/m, burst 3, paused."""
     if rule is None:
         return "nothing is set"
     words = [part.word(rule.limit[part.name]) for part in PARTS if part.name in rule.limit]

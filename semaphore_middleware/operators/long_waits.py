@@ -22,18 +22,18 @@ from semaphore_middleware.model.options import NodeOptions
 
 logger = logging.getLogger(__name__)
 
-PERSONS_WAIT_S = 1.5  # a wait this long is explained where a person waits
-FIRST_LOOK_S = 3.0  # a wait this long is, in this node's first lease, if a node is gone
-GONE = 0.6  # of a lease: a living node's lease always has more left
+PERSONS_WAIT_S = 1.5  # in interactive use, a wait this long is explained
+FIRST_LOOK_S = 3.0  # the same in this node's first lease, if another node seems gone
+GONE = 0.6  # of a lease: a live node's lease always has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
-NAMED_HOLDERS_MAX = 5  # nodes named in a line
-SITES_MAX = 50  # with a stricter limit; fleets with limits of their own may differ at each site
-NAMED_NODES_MAX = 3  # that ask for a stricter limit
-RETRY_S = 1.0  # until the server is asked again for these
+NAMED_HOLDERS_MAX = 5  # holders named in a line
+SITES_MAX = 50  # sites reported: fleets with limits of their own may differ at each site
+NAMED_NODES_MAX = 3  # nodes named that ask for a stricter limit
+RETRY_S = 1.0  # until the server is called again for these
 
 
 class Explaining(Observer):
-    """Base of the observers below: each line they log is the result of a call to the server."""
+    """Base of the observers below: each of their log lines takes a call to the server."""
 
     def __init__(self) -> None:
         self._explanations: set[asyncio.Task[None]] = set()
@@ -53,8 +53,8 @@ class Explaining(Observer):
 
 
 class LongWaits(Explaining):
-    """Logs the reason for each wait of `long_wait` seconds: the holders of the permits, or another
-    delay.
+    """Logs why requests wait for `long_wait` seconds or more: who holds the permits, or what else
+    delays them.
 
     One line explains all requests waiting for the scope at that time; no request is explained
     twice. This costs a timer per scope.
@@ -65,7 +65,7 @@ class LongWaits(Explaining):
     def __init__(self, long_wait: float) -> None:
         super().__init__()
         self._long_wait = long_wait
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # of all watched scopes
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by watched scope
         self._explained: dict[str, float] = {}  # scope -> the time of its last line
         self._first_lease_ends = 0.0  # by the loop's clock
 
@@ -112,7 +112,7 @@ class LongWaits(Explaining):
             longest = max(self._unexplained(scope), default=0.0)
             gone = list(self._gone(seen))
             least = self._first_look if gone else self._long_wait
-            if longest >= least:  # it may have its permit now
+            if longest >= least:  # the request may have its permit by now
                 here = len(list(self._asked_at(scope)))
                 logger.info("%s", " ".join((explanation(seen, longest, here), *gone)))
                 self._explained[scope] = asyncio.get_running_loop().time()
@@ -126,7 +126,7 @@ class LongWaits(Explaining):
         for member in seen.members:
             if member.held and member.lease_left < GONE * self._semaphore.admin.lease:
                 yield (
-                    f"{member.node} seems to be gone: what it holds is free in "
+                    f"{member.node} seems to be gone: its permits are free in "
                     f"{member.lease_left:.0f} s."
                 )
 
@@ -194,7 +194,7 @@ class StricterLimits(Explaining):
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
     """The reason for a scope's waits, in one line. `here`: this node's waiting requests."""
-    waiting = max(seen.waiting, here)  # the server learns of further requests a reuse window later
+    waiting = max(seen.waiting, here)  # the latest are sent to the server one reuse window later
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",

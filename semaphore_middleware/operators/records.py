@@ -1,5 +1,5 @@
-"""What operators read: scopes as the script `inspect` replies, and, as the server keeps them, rules
-and the log of their changes.
+"""Reads the records that operators see: scopes as the script `inspect` replies, rules, and the log
+of rule changes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ RECORDS: Mapping[str, Record] = {
     "inspection": INSPECTION,
     "member": MEMBER,
 }
-"""By their names in scripts."""
+"""Records by their names in scripts."""
 
 
 def read_server_state(times: bytes) -> ServerState:
-    """From the first part of the reply of the script `inspect`."""
+    """The server's state, from the first part of the script `inspect`'s reply."""
     return ServerState(*_TIMES.unpack(times))
 
 
@@ -58,7 +58,7 @@ def pack_parts(parts: Mapping[str, Any]) -> bytes:
 
 
 def read_rule(name: str, text: bytes) -> Rule | None:
-    """The rule for one name; None: the text is no JSON object, and the server ignores it."""
+    """The rule for one name; None: the text is not a JSON object, and the server ignores it."""
     try:
         read = json.loads(text)
     except ValueError:
@@ -70,7 +70,7 @@ def read_rule(name: str, text: bytes) -> Rule | None:
 
 
 def read_change(text: bytes) -> LoggedChange:
-    """An entry of the log of what operators have set."""
+    """An entry of the log of rule changes."""
     at, _, rest = text.decode("utf-8", "replace").partition(" ")
-    name, _, rule = rest.rpartition("\n")  # JSON has none, a name from elsewhere may
+    name, _, rule = rest.rpartition("\n")  # the JSON has no line feed; a name may
     return LoggedChange(int(at) / 1000, name, json.loads(rule) if rule else {})

@@ -1,4 +1,4 @@
-"""The scripts by which operators see what the server knows, and change what holds."""
+"""The operators' Lua scripts: they inspect scopes, change rules and evict nodes."""
 
 from __future__ import annotations
 

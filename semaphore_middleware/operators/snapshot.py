@@ -25,12 +25,12 @@ from semaphore_middleware.operators.formatting import who
 from semaphore_middleware.operators.verbs import CommandError, Status
 
 FURTHER = PARTS[1:]  # of a limit, besides the concurrency
-NAMED_NODES_MAX = 10  # that ask for a stricter limit at a scope
+NAMED_NODES_MAX = 10  # nodes listed that ask for a scope's strictest limit
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node over all its scopes. Times are in seconds; 0: there is nothing."""
+    """One node's sums over all its scopes. Times are in seconds; 0: there is nothing."""
 
     node: str
     held: int
@@ -56,7 +56,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All scopes together. Times are in seconds; None: there is nothing."""
+    """The sums over all scopes. Times are in seconds; None: there is nothing."""
 
     scopes: int
     nodes: int
@@ -75,7 +75,7 @@ ORDERS: Mapping[str, Callable[[Inspection | NodeRow], tuple[Any, ...]]] = {
     "wait": lambda row: (_is_paused(row), -row.longest_wait, -row.waiting, _name(row)),
     "host": lambda row: (_name(row),),
 }
-"""By name, the key of an order: most first; what is paused, and has to wait, comes last."""
+"""Sort keys, by an order's name: the largest first, and paused scopes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ class Choice:
     """A choice of scopes and nodes to show, and their order."""
 
     match: str = ""
-    """A part of their names, in upper or lower case. A scope is also chosen by the name of a node
-    there, and a node by that of a scope."""
+    """A part of a name, in upper or lower case. It also chooses a scope by its nodes' names, and a
+    node by its scopes' names."""
     order: str = "waiting"
     """One of `ORDERS`."""
     waiting: bool = False
     """Only those with waiting requests."""
     top: int | None = None
-    """The largest number of each; None: all."""
+    """At most this many of each; None: all."""
 
     def scopes(self, rows: Iterable[Inspection]) -> list[Inspection]:
-        """The chosen ones of these scopes."""
+        """The chosen scopes."""
         return self._of(
             row
             for row in rows
@@ -101,7 +101,7 @@ class Choice:
         )
 
     def nodes(self, rows: Iterable[NodeRow], scopes: Iterable[Inspection]) -> list[NodeRow]:
-        """The chosen ones of these nodes, found at these scopes."""
+        """The chosen nodes; `scopes` are all scopes where they may be."""
         there = {m.node for row in scopes if self._fits(row.scope) for m in row.members}
         return self._of(row for row in rows if self._fits(row.node) or row.node in there)
 
@@ -125,7 +125,7 @@ class Snapshot:
     starts: Mapping[str, float] | None = None
     """Requests started per second, by scope; None: not known yet."""
     is_silent: bool = False
-    """True if no node has called for longer than any lease had left."""
+    """No node has called for longer than any lease had left."""
 
     @classmethod
     def of(
@@ -158,7 +158,7 @@ class Snapshot:
         return cls(totals, *rows, starts, is_silent).chosen(Choice())
 
     def chosen(self, choice: Choice) -> Self:
-        """The chosen part of it; its totals are still those of all."""
+        """A snapshot of the chosen scopes and nodes, with the totals of all."""
         scopes, nodes = choice.scopes(self.scopes), choice.nodes(self.nodes, self.scopes)
         return replace(self, scopes=tuple(scopes), nodes=tuple(nodes))
 
@@ -168,7 +168,7 @@ class Snapshot:
 
     @property
     def notice(self) -> str:
-        """Why nothing is granted anywhere, or held permits do not expire; empty: neither is so."""
+        """Why no permit is granted anywhere, or why held ones do not expire; empty: no reason."""
         if self.totals.recovery_left:
             return BY_NAME["recovery"].text(self.totals.recovery_left)
         for rule in self.rules:
@@ -177,13 +177,13 @@ class Snapshot:
         if self.is_silent and self.totals.silent_for:
             silent = time_of(self.totals.silent_for)
             return (
-                f"No node has called for {silent}. What is held is free within a lease after one "
-                "does."
+                f"No node has called for {silent}. Held permits are free within a lease after the "
+                "next call."
             )
         return ""
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, by the schema in docs/commands.md."""
+        """The snapshot, by the schema in docs/commands.md."""
         return {
             "totals": asdict(self.totals),
             "scopes": [{**self.scope_as_json(row), **nodes_as_json(row)} for row in self.scopes],
@@ -192,7 +192,7 @@ class Snapshot:
         }
 
     def scope_as_json(self, row: Inspection) -> dict[str, Any]:
-        """One of its scopes, without nodes."""
+        """A scope without its nodes."""
         limit, unlimited = _limit(row.limit)
         return {
             "id": scope_id(row.scope),
@@ -275,7 +275,7 @@ def rule_as_json(rule: Rule) -> dict[str, Any]:
 
 
 def scope_id(scope: str) -> str:
-    """A short name for a scope of any length and any letters, fit for URLs."""
+    """A short id of a scope, fit for URLs."""
     return sha1(scope.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:16]
 
 
@@ -323,16 +323,16 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
 
 
 def _is_known(seen: Inspection) -> bool:
-    """True if the scope is in use, is remembered, or has a rule."""
+    """A scope is known if it is in use, is remembered, or has a rule."""
     numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
     shut = any(finding.shut for finding in seen.findings)
     return any((*numbers, shut, seen.paused, seen.set_by, seen.members))
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
-    """Raise `SettingsError` for a URL, for a host with a port, and for 'all' except as the scope of
-    `limit`, unless a scope in use or a rule has this name; and for '*' where `every`, the way to
-    write all sites, is another one.
+    """Raise `SettingsError` for a name that is probably a mistake: a URL or a host with a port;
+    'all', unless the verb is `limit`, or a scope or a rule has this name; and '*' if `every` is how
+    the command writes all sites.
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from scrapy.settings import BaseSettings
 
-INTERVAL_S = 1.0  # from one look of `watch` to the next
-MAX_SHARE = 0.2  # of the time may go to looks, however many scopes there are
+INTERVAL_S = 1.0  # between two looks of `watch`
+MAX_SHARE = 0.2  # of the time that looks may take, however many scopes there are
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +31,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "a site's host, or '*.' and a host for all below it; shows its nodes, too"
     add("names", metavar="SCOPE", nargs="*", default=[], help=text)
     add("--json", action="store_true", help="print JSON; see docs/commands.md")
-    add("--nodes", action="store_true", help="sum up by node, over all scopes shown")
+    add("--nodes", action="store_true", help="show each node's sums over all scopes shown")
     text = "only scopes and nodes whose names contain TEXT, and their nodes and scopes"
     add("--filter", metavar="TEXT", help=text)
     add("--waiting", action="store_true", help="only where requests wait")
-    text = f"{', '.join(ORDERS)}: most of that first (default: waiting); host: by name"
+    text = f"{', '.join(ORDERS)}: the largest first (default: waiting); host: by name"
     add("--sort", metavar="ORDER", default="waiting", help=text)
     add("--top", metavar="N", help="the first N of each table")
 
@@ -48,7 +48,7 @@ class View:
 
     def __init__(self, settings: BaseSettings, options: argparse.Namespace) -> None:
         if not options.json:
-            check_installed("rich", " (--json does without)")
+            check_installed("rich", " (--json works without it)")
         allowed = "waiting, held, wait or host"
         order = check_choice(options.sort, "--sort", ORDERS, allowed=allowed)
         top = options.top
@@ -109,7 +109,7 @@ def run_watch(settings: BaseSettings, options: argparse.Namespace) -> None:
 
 async def _watch(view: View) -> None:
     async with view.admin:
-        snapshot = await view.look()  # a problem is an error now; later it is shown
+        snapshot = await view.look()  # a problem ends the command now; later it is shown
         problem, took = "", 0.0
         with nullcontext() if view.is_json else _live() as live:
             while True:
@@ -145,7 +145,7 @@ def _redraw(live: Live, view: View, snapshot: Snapshot, problem: str) -> None:
 
     tables = view.tables(snapshot, top=max(1, live.console.height - 5))
     live.update(Group(tables, Text(problem, "bold red")) if problem else tables, refresh=True)
-    live.console.show_cursor()  # it is there whatever ends the command
+    live.console.show_cursor()  # so that it is visible, however the command ends
 
 
 WATCH = Verb(
@@ -153,5 +153,5 @@ WATCH = Verb(
     run_watch,
     add_options,
     "Show what 'status' shows, once a second, until Ctrl-C: as many rows as fit. A terminal is "
-    "redrawn; elsewhere, or with TERM=dumb, each look is printed below the one before.",
+    "redrawn; elsewhere, or with TERM=dumb, each update is printed below the previous one.",
 )

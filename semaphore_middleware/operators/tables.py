@@ -42,11 +42,11 @@ SHORTEST_NAME = 16  # characters, however little room there is
 
 
 class Output(Console):
-    """Standard output: as wide as the terminal, and in a pipe as wide as need be."""
+    """Standard output, as wide as the terminal; in a pipe, as wide as its tables."""
 
     def __init__(self) -> None:
         super().__init__(
-            emoji=False,  # a name such as crawl:books:daily has no picture in it
+            emoji=False,  # in a name such as crawl:books:daily, :books: is text
             highlight=False,
             soft_wrap=True,
             width=None if sys.stdout.isatty() else 10_000,
@@ -64,29 +64,29 @@ class Column(Generic[T_contra]):
     cell: Callable[[T_contra], Text | str]
     right: bool = True
     is_name: bool = False
-    """True if its cells may be cut to make the table fit."""
+    """Its cells may be cut to make the table fit."""
     is_spare: bool = False
-    """True if it is left out where its cells are empty."""
+    """It is left out if all its cells are empty."""
 
 
 def name(
     title: str, cell: Callable[[T_contra], str | None], *, is_spare: bool = False
 ) -> Column[T_contra]:
-    """A column of names. Anybody may have chosen them, so they are cleaned."""
+    """A column of names, cleaned, as any program may have chosen them."""
     shown = lambda row: clean(cell(row) or NOTHING)  # noqa: E731
     return Column(title, shown, right=False, is_name=True, is_spare=is_spare)
 
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table without lines. Where it is too wide, names are cut, down to `SHORTEST_NAME` each."""
+    """A table without lines. If it is too wide, names are cut, to `SHORTEST_NAME` at least."""
 
     columns: Sequence[tuple[Column[Any], Sequence[Text]]]
     """Each with its cells."""
     gap: int
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it for the width at hand: rich alone would cut a name down to nothing."""
+        """Draw it for the available width: rich alone would cut names down to nothing."""
         widths = [
             max(cell_len(column.title), *(cell.cell_len for cell in cells))
             for column, cells in self.columns
@@ -105,7 +105,7 @@ class FittedTable:
             )
         for row in zip(*(cells for _, cells in self.columns), strict=True):
             drawn.add_row(*row)
-        if excess > 0:  # the lines run over the edge, rather than that columns vanish
+        if excess > 0:  # lines run over the edge, so that no column vanishes
             drawn.width = sum(widths) + self.gap * (len(widths) - 1)
         yield drawn
 
@@ -113,7 +113,7 @@ class FittedTable:
 def table(
     columns: Sequence[Column[T_contra]], rows: Collection[T_contra], gap: int = 2
 ) -> FittedTable:
-    """A table of rows, without the spare columns in which nothing stands."""
+    """A table of rows, without spare columns that are empty."""
     filled = [(column, [Text.assemble(column.cell(row)) for row in rows]) for column in columns]
     shown = [
         (column, cells)
@@ -127,12 +127,12 @@ def table(
 
 
 def _marked(word: str) -> Text | str:
-    """The word in the colour of an obstacle; - stays plain."""
+    """The word in the colour of obstacles, unless it is -."""
     return word if word == NOTHING else Text(word, "yellow")
 
 
 def _who_limits(row: Inspection) -> str:
-    """The operator; else who asks for a stricter limit than others, and how many more."""
+    """The operator who set the limit, otherwise the nodes that ask for the strictest one."""
     if row.set_by or not row.strictest:
         return who(row.set_by)
     first, *others = row.strictest

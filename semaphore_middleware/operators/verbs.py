@@ -1,4 +1,4 @@
-"""`scrapy semaphore`: how its verbs are found and called, and how they end."""
+"""The command `scrapy semaphore`: finds and calls its verbs, and sets the exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scrapy.commands import ScrapyCommand
 
 from semaphore_middleware.model.validation import did_you_mean
 
-# Scrapy imports this module for each of its own commands, so what verbs need is imported later.
+# Scrapy imports this module for each of its own commands, so verbs import what they need later.
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -52,7 +52,7 @@ EXITS = f"Exit status: {'; '.join(f'{status:d} {MEANINGS[status]}' for status in
 
 
 class CommandError(Exception):
-    """One clear line for the user, and the exit status."""
+    """An error that the user sees as one line, and the exit status."""
 
     def __init__(self, text: str, status: Status) -> None:
         super().__init__(text)
@@ -72,7 +72,7 @@ def _how_to_install(library: str) -> str:
 
 
 def confirmed(question: str) -> bool:
-    """Ask. True if the answer is yes; else print that nothing was changed."""
+    """Ask for a yes. After any other answer, print that nothing was changed."""
     try:
         is_yes = input(question).strip().lower() in ("y", "yes")
     except EOFError:
@@ -107,7 +107,7 @@ def admin_of(settings: BaseSettings) -> Admin:
 
 
 def do_with_admin(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Do some work with a new client. So no client is open while a question waits for an answer."""
+    """Do some work with a new client, so that none is open while a question waits for an answer."""
 
     async def do() -> T:
         async with admin_of(settings) as admin:
@@ -138,16 +138,16 @@ class Verb:
     """A verb of a command. An entry point of the command's group names it."""
 
     help: str
-    """A line for the list of verbs."""
+    """Its line in the list of verbs."""
     run: Callable[[BaseSettings, argparse.Namespace], int | None]
-    """Does it, and returns an exit status; None: done. It may raise `CommandError`."""
+    """Runs the verb, and returns an exit status; None: done. It may raise `CommandError`."""
     add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None
     description: str = ""
     """The text of its own help; empty: `help`."""
 
 
 def _load(point: EntryPoint) -> Verb:
-    """The verb. One that cannot be loaded has its problem as its help, and fails when called."""
+    """Load a verb. If that fails, the verb's help is the reason, and calling it raises an error."""
     try:
         verb = point.load()
         if not isinstance(verb, Verb):
@@ -165,18 +165,18 @@ def _load(point: EntryPoint) -> Verb:
 
 
 MEANT = {"unpause": "resume", "unlimit": "reset"}
-"""Verbs that users try, and those that they mean: the one most like it is the opposite."""
+"""Verbs that users try, and those they mean: the most similar verb is the opposite."""
 
 
 def _not_empty(text: str) -> str:
-    if not text:  # as of a variable that is not set
+    if not text:  # as from a shell variable that is not set
         raise argparse.ArgumentTypeError("the value is empty")
     return text
 
 
 class VerbParser(argparse.ArgumentParser):
-    """Reports a wrong option in one line, with a hint at a name like it, or at the help. An option
-    that is given has a value that is not empty.
+    """Reports a wrong option in one line, with a similar name or a hint at the help. Refuses empty
+    values.
     """
 
     def add_argument(self, *names: str, **how: Any) -> argparse.Action:
@@ -210,7 +210,7 @@ class VerbCommand(ScrapyCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Scrapy's own options may stand anywhere; all others are left to the verb."""
         super().add_options(parser)
-        parser.allow_abbrev = False  # a verb's option may begin as one of Scrapy's does
+        parser.allow_abbrev = False  # a verb's option may begin like one of Scrapy's
         parser.add_argument("-h", "--help", dest="asks_for_help", action="store_true")
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -225,7 +225,7 @@ class VerbCommand(ScrapyCommand):
             self._fail(f"unexpected {name!r}; see scrapy {self.name} -h", Status.WRONG)
         else:
             hint = did_you_mean(name, points, meant=MEANT)
-            hint = hint or f"; there are {', '.join(sorted(points))}"
+            hint = hint or f"; the verbs are {', '.join(sorted(points))}"
             self._fail(f"there is no verb {name!r}{hint}", Status.WRONG)
 
     def _list_parser(self, points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
@@ -275,7 +275,7 @@ class VerbCommand(ScrapyCommand):
         except KeyboardInterrupt:
             print(file=sys.stderr)  # so that the shell's prompt does not stand behind ^C
             self.exitcode = Status.INTERRUPTED
-        except BrokenPipeError:  # `| head` has seen enough
+        except BrokenPipeError:  # as by `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _fail(self, text: str, status: Status) -> None:
@@ -284,25 +284,25 @@ class VerbCommand(ScrapyCommand):
 
 
 class SemaphoreCommand(VerbCommand):
-    """`scrapy semaphore`."""
+    """The command `scrapy semaphore`."""
 
     name = "semaphore"
     group = "semaphore_middleware.verbs"
 
     def short_desc(self) -> str:
-        return "See and change the limits that all crawling processes hold together"
+        return "See and change the limits that all crawling processes share"
 
     def long_desc(self) -> str:
         return (
             "Shows which sites' limits are full, who holds permits and who waits, and sets limits "
-            "while crawls run. The server is that of the project's crawls (SEMAPHORE_REDIS_URL or "
-            "REDIS_URL, in the settings, by -s, or in the environment), else the embedded one if "
-            "it runs. Reading changes nothing there."
+            "while crawls run. It uses the server of the project's crawls (SEMAPHORE_REDIS_URL or "
+            "REDIS_URL, in the settings, by -s, or in the environment), otherwise the embedded "
+            "server if it runs. Reading changes nothing there."
         )
 
 
 def _prepare_streams() -> None:
-    """Keep closed streams and unprintable output from failing the command, above all after a
+    """Keep closed streams and unprintable output from failing the command, especially after a
     change.
     """
     if sys.stdin is None:  # closed, as by `<&-`

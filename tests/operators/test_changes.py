@@ -119,7 +119,8 @@ async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) 
 # A dead node --------------------------------------------------------------------------------------
 
 ALIVE = (
-    "so it may well be alive: then its requests go on for a while, on top of what others may start."
+    "so it may be alive. If it is, its requests go on for a while, on top of those that other "
+    "nodes may start."
 )
 
 
@@ -218,8 +219,8 @@ async def test_a_beginning_is_enough_for_one_node(server: RedisServer, outside: 
     several = await semaphore(server, "evict", "t", "--yes")
     assert several == (2, "", "scrapy semaphore: 't' matches several nodes: three, two\n")
     nobody = (
-        "scrapy semaphore: no node whose name begins with 'four' holds or waits for anything; "
-        "'status --nodes' shows those that do\n"
+        "scrapy semaphore: no node whose name begins with 'four' holds a permit or waits; "
+        "'status --nodes' lists the nodes\n"
     )
     assert await semaphore(server, "evict", "four", "--yes") == (4, "", nobody)
     assert (await semaphore(server, "evict", "", "--yes")).status == 4
@@ -232,7 +233,7 @@ async def test_a_beginning_is_enough_for_one_node(server: RedisServer, outside: 
 # A new server -------------------------------------------------------------------------------------
 
 EXPLAINED = (
-    "is to grant permits at once, as if it had granted none before. If a node still holds any, a "
+    "will grant permits at once, as if it had granted none before. If a node still holds any, a "
     "site may see too many requests, for up to one lease (15 s)."
 )
 
@@ -250,7 +251,7 @@ async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
 ) -> None:
     outside.client.flushall()
     ran = await semaphore(server, "trust", answer=answer)
-    asks = "trust asks for confirmation on a terminal only; else give --yes"
+    asks = "trust asks for confirmation, which needs a terminal; without one, give --yes"
     assert ran == (2, "", f"scrapy semaphore: {asks}\n")
     assert not outside.client.keys("*")
     ran = await semaphore(server, "trust", answer=answer, in_terminal=True)

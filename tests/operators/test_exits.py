@@ -94,7 +94,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("statsu",), "there is no verb 'statsu'; did you mean status?"),
         (("unpause", "a"), "there is no verb 'unpause'; did you mean resume?"),
         (("pause", "*"), "for all sites, write --all in place of '*'"),
-        (("halt",), "there is no verb 'halt'; there are evict, limit, pause, "),
+        (("halt",), "there is no verb 'halt'; the verbs are evict, limit, pause, "),
         (
             ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),
             "SEMAPHORE_REDIS: there is no such setting; did you mean SEMAPHORE_REDIS_URL?",
@@ -194,7 +194,7 @@ async def test_without_rich_or_aiohttp_the_rest_works(server: RedisServer, tmp_p
     for library in ("rich", "aiohttp"):
         (tmp_path / f"{library}.py").write_text("raise ImportError")
     hidden: dict[str, Any] = {"environment": {"PYTHONPATH": str(tmp_path)}}
-    needs = "this needs rich: pip install 'scrapy-semaphore[commands]' (--json does without)"
+    needs = "this needs rich: pip install 'scrapy-semaphore[commands]' (--json works without it)"
     ran = await semaphore_process(server, "status", **hidden)
     assert ran == (2, "", f"{SAYS}{needs}\n")
     for arguments in (("status", "--json"), ("pause", SITE), ("evict", "one", "--yes")):

@@ -109,7 +109,7 @@ async def test_a_killed_holder(server: RedisServer, outside: Outside, caplog: Lo
         await eventually(lambda: explained(caplog))
         waiter.cancel()
     (line,) = explained(caplog)
-    assert re.search(r"killed seems to be gone: what it holds is free in (300|29\d) s\.", line)
+    assert re.search(r"killed seems to be gone: its permits are free in (300|29\d) s\.", line)
 
 
 async def test_one_look_for_all(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:

@@ -128,7 +128,7 @@ def test_a_stricter_limit_and_that_none_calls_are_seen(capsys: pytest.CaptureFix
     Output().print(tables_of(snapshot, "there", members=False, nodes=False))
     notice, _, _, row = capsys.readouterr().out.splitlines()
     assert notice == (
-        "No node has called for 90 s. What is held is free within a lease after one does."
+        "No node has called for 90 s. Held permits are free within a lease after the next call."
     )
     assert row.rstrip().endswith("host-1 +1")
     assert Snapshot.of(snapshot.scopes, [], server=ServerState(0.0, 8.9)).notice == ""

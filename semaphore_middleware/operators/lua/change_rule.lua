@@ -1,5 +1,5 @@
 -- Sets and unsets parts of the rule for one name. A rule without parts is removed.
--- KEYS: epoch, rules; history:rules, a sorted set of what was changed, by when.
+-- KEYS: epoch, rules; history:rules, a sorted set of rule changes, by time.
 -- ARGV: the name; a JSON object of the parts to set; the parts to unset.
 -- Reply: nothing.
 

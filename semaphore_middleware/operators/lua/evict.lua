@@ -1,7 +1,7 @@
--- Closes a dead node's entries, before their leases end. It grants nothing: nodes that wait are notified to
--- ask again, and check whether the server still is in the incarnation that they know.
+-- Closes a dead node's entries before their leases end. Grants nothing: waiting nodes are notified, check the
+-- server's incarnation, and ask again.
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; the node.
--- Reply: how many permits it held, and how many requests of it waited.
+-- Reply: the number of permits that the node held, and of its waiting requests.
 
 @include(semaphore_middleware.core:shared/scopes)
 @include(semaphore_middleware.core:shared/promote)

@@ -1,5 +1,5 @@
--- Forgets of a site its backoff, and what policies have found; or all that its answers have taught, and the
--- limits of nodes that have no open entry any more.
+-- Forgets a site's backoff and what policies have found; or all that was learned from its answers, and the
+-- limits of nodes without an open entry.
 -- KEYS: epoch, rules, index, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
 @include(semaphore_middleware.core:shared/scopes)

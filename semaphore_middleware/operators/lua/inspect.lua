@@ -1,11 +1,11 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; no node; "kept" leaves out
 -- scopes without a key.
--- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); then
---        for each scope the record `inspection`, and after it `limit`, the effective one, and `findings`;
---        which operator has set a rule (empty: none); and its nodes: of each its name, its job, and the
---        record `member`, and after it `limit`, as its requests ask for it. Nothing for a scope that cannot
---        be read, or is left out. Fewer scopes than were named if they have many nodes.
+-- Reply: the time until permits are granted, and the time since a node last called (s, packed); then for each
+--        scope a list of three: the records `inspection`, `limit` (the effective one) and `findings`, packed
+--        together; the operator who has set a rule (empty: none); and its nodes, each with its name, its job,
+--        and the records `member` and `limit` (what its requests ask for). Nil for a scope that cannot be
+--        read, or is left out. Fewer scopes than were named if they have many nodes.
 
 @include(semaphore_middleware.core:shared/scopes)
 @include(semaphore_middleware.core:shared/promote)
@@ -27,7 +27,7 @@ local function row_of(node, entry)
   return { node, entry.job, numbers }
 end
 
--- Those that wait first, in the order of the queue.
+-- The nodes of a scope: first those that wait, in the order of the queue.
 local function rows_of(scope)
   local rows, order = {}, {}
   for rank, member in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
@@ -45,11 +45,11 @@ end
 
 local NOTHING = nothing_learned()
 
--- Why nothing may start now (0: something may, or nothing is to), and for how long (ms; -1: it is not known).
+-- The reason why no request may start now (0: none), and for how long (ms; -1: unknown).
 local function held_back_by(scope)
   local opens_at, closed_by = opens(scope)
   if NOW < opens_at then return closed_by, opens_at < math.huge and opens_at - NOW or -1 end
-  -- A site that is shut by a policy stays so until a request has tried it.
+  -- A site that a policy has shut stays shut until a request has tried it.
   local learned = scope.learned or NOTHING
   local shut_by = false
   shut_by = @hook(shut_by) or shut_by
@@ -80,7 +80,7 @@ end
 local replies = { struct.pack('>dd', left(FROM), ADVANCE / 1000) }
 for i = 4, #KEYS, 2 do
   local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
-  if not is_read then problem_of(reply) end -- raises it if it is the server's
+  if not is_read then problem_of(reply) end -- raises errors of the server
   replies[i / 2] = is_read and reply
   if has_looked_enough() then break end
 end
