@@ -1,1 +1,1 @@
-"""Observers of a semaphore: crawl stats, metrics for Prometheus, and a log of long waits."""
+"""Observers of a semaphore: crawl stats, and OpenTelemetry spans of waits."""

@@ -18,10 +18,10 @@ from semaphore_middleware.model.events import Event
 
 
 class WaitSpans(Observer):
-    """Records a span for each wait for a permit, from asking to the grant.
+    """Records a span for each wait for a permit, from asking for it to the grant.
 
-    The status is ERROR if the request gave up, or if its site is down. Without an SDK set up in the
-    process, OpenTelemetry records nothing.
+    The status is ERROR if the request gave up, or if its site is down or blocked. OpenTelemetry
+    records nothing unless the process has set up an SDK.
     """
 
     kinds = (PermitGranted, AcquireTimedOut, FailedAtOnce)
@@ -39,7 +39,7 @@ class WaitSpans(Observer):
         now_ns = time.time_ns()
         span = self._tracer.start_span(
             "wait for a permit",
-            Context(),  # not that of the task that was granted the permit or gave it back
+            Context(),  # not that of the task in which the permit is granted or given back
             attributes={"semaphore.scope": permit.scope, "semaphore.node": self._node},
             start_time=now_ns - int(1e9 * permit.wait),
         )

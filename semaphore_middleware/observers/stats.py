@@ -18,12 +18,12 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.model.events import CountedEvent, Event
 
 SHOWN_SCOPES = 20  # the busiest scopes, with stats of their own
-COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
+COUNTED_SCOPES_MAX = 1000  # bounds the memory of a broad crawl
 WRITE_INTERVAL_S = 1.0  # writing a stat costs more than counting, so all are written together
 
 
 class CrawlStats(Protocol):
-    """Scrapy's stats collector, as far as it is used here."""
+    """The methods used here of Scrapy's stats collector."""
 
     def set_value(self, key: str, value: Any) -> None:
         """Set one stat."""
@@ -46,8 +46,8 @@ class ScopeCount:
 class SemaphoreStats(Observer):
     """Counts events, and writes the counts into the stats of a crawl.
 
-    A permit counts as acquired when it is granted, even if it is then given back unused (no place
-    in `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
+    A permit counts as acquired when it is granted, even if it is then given back unused (no slot
+    of `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
     returns the crawl's stats; it is called when the semaphore is opened.
     """
 
