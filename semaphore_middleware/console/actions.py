@@ -10,7 +10,7 @@ from semaphore_middleware.operators.snapshot import check_name
 
 
 async def act(admin: Admin, body: bytes) -> None:
-    """Make the change asked for in a request's body. Raises `SettingsError`, and what `admin`
+    """Make the change that a request's body asks for. Raises `SettingsError`, and what `admin`
     raises.
     """
     try:

@@ -9,28 +9,28 @@ import socket
 
 from semaphore_middleware.errors import SettingsError
 
-SERVER = "scrapy-semaphore"  # in the head of each answer, in place of the libraries' versions
+SERVER = "scrapy-semaphore"  # each answer's Server header, in place of the libraries' versions
 HEAD_TIMEOUT_S = 10.0  # for a request's head, from the connection's beginning or the last answer
 
 
 class Auth:
-    """Checks of requests' headers.
+    """Checks requests' headers.
 
-    `host` is the address of the page's server. Changes need `token`; without one nobody can make
-    any. Raises `SettingsError` for a token that no header can carry.
+    `host` is the address of the page's server. Changes need `token`; with None, nobody can make
+    any. Raises `SettingsError` for a token that is too short, or does not fit into a header.
     """
 
     def __init__(self, host: str, token: str | None) -> None:
         if token is not None and not re.fullmatch(r"[!-~]{16,}", token):
             raise SettingsError(
-                "the token: allowed are letters, digits and signs, and no spaces, at least 16"
+                "the token: allowed are at least 16 letters, digits and signs, without spaces"
             )
         self._token = token
         self._names = OwnNames(host)
 
     @property
     def allows_changes(self) -> bool:
-        """True if there is a token."""
+        """Changes are allowed if there is a token."""
         return self._token is not None
 
     def may_see(self, host: str | None) -> bool:
@@ -45,8 +45,8 @@ class Auth:
         """
         if origin not in (None, f"http://{host}", f"https://{host}"):
             return (
-                f"the page is of {origin!r}, but the request is for the host {host!r}. A proxy has "
-                "to pass the Host header on"
+                f"the page is from {origin!r}, but the request is for the host {host!r}. A proxy "
+                "must pass on the Host header"
             )
         given = (authorization or "").encode("utf-8", "surrogateescape")
         if self._token and hmac.compare_digest(given, f"Bearer {self._token}".encode()):
@@ -93,9 +93,9 @@ class OwnNames:
         self._names = {name.lower() for name in names}
 
     def includes(self, header: str | None) -> bool:
-        """True if this process may answer a request with this Host header.
+        """Check the Host header of a request.
 
-        A request without the header is answered except on loopback: browsers always send it.
+        A request without one is accepted, except on loopback: browsers always send it.
         """
         if not header:
             return not self._is_loopback

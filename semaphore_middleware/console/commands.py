@@ -52,7 +52,7 @@ def _run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     check_installed("aiohttp")
     check_installed("prometheus_client")
-    if not settings.getbool("LOG_ENABLED"):  # warnings are printed: a server that is away, and bugs
+    if not settings.getbool("LOG_ENABLED"):  # print warnings: an unreachable server, and bugs
         logging.getLogger("semaphore_middleware").addHandler(logging.StreamHandler())
     asyncio.run(_serve(settings, options))
 
@@ -70,7 +70,7 @@ async def _serve(settings: BaseSettings, options: argparse.Namespace) -> None:
     end = _ended()
     sections = load_sections(settings)
     async with admin_of(settings) as admin:
-        await admin.rules()  # a missing server is an error now; later it is shown
+        await admin.rules()  # a missing server ends the command now; later it is shown
         async with _set_up(make_runner(admin, sections, auth)) as runner:
             await _listen(TCPSite(runner, host, port), f"{host}, port {port}")
             name = f"[{host}]" if ":" in host else host
@@ -100,7 +100,7 @@ async def _listen(site: BaseSite, where: str) -> None:
     """Start to listen. Raises `CommandError` if that fails."""
     try:
         await site.start()
-    except (OSError, UnicodeError) as error:  # the latter for an impossible name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         number = getattr(error, "errno", None) or 0
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", error)
         raise CommandError(f"cannot listen on {where}: {reason}", Status.WRONG) from None

@@ -19,7 +19,7 @@ from semaphore_middleware.operators.snapshot import Snapshot
 from semaphore_middleware.politeness import ALL_REASONS
 
 NAMED_NODES_MAX = 100  # the busiest
-STATES = "1 for the state of a scope; of others: how many. open, idle; " + " ".join(
+STATES = "1 for a scope's state; for (others), the number of scopes. open, idle; " + " ".join(
     f"{reason.name}: {reason.sentence}" for reason in ALL_REASONS
 )
 OF_NODE = {
@@ -47,7 +47,7 @@ class ClusterMetrics:
         self._registry.register(self)
 
     def count_starts(self, snapshot: Snapshot) -> None:
-        """Count the requests begun since the last snapshot: the server's count of a scope ends when
+        """Count the requests begun since the last snapshot: the server forgets a scope's count when
         the scope is idle.
         """
         before = self._started
@@ -90,7 +90,7 @@ class ClusterMetrics:
         yield _total("nodes", "Nodes with permits or waiting requests.", totals.nodes)
         recovery = totals.recovery_left or 0.0
         silent = totals.silent_for or 0.0
-        yield _total("recovery_seconds", "How long nothing is granted after a loss.", recovery)
+        yield _total("recovery_seconds", "How long nothing is granted yet after a loss.", recovery)
         yield _total("silent_seconds", "How long no node has called, if permits are held.", silent)
         for section, rows in self._sections:
             for what, text in section.gauges.items():
@@ -110,7 +110,8 @@ class ClusterMetrics:
         limits = {
             label: row.limit if row.limit < LIMITLESS else float("inf")
             for label, (row, *_) in rows.items()
-            if label != OTHERS and row.limit is not None  # several limits would mean nothing
+            if label != OTHERS
+            and row.limit is not None  # one limit cannot stand for several scopes
         }
         zeros = dict.fromkeys(self._labels.all, 0.0)
         held = zeros | by_label(sum, attrgetter("held"))
@@ -119,9 +120,11 @@ class ClusterMetrics:
         yield _gauge("requests_waiting", text, zeros | by_label(sum, attrgetter("waiting")))
         yield _gauge("limit", "Permits that all nodes together may hold.", limits)
         waits = by_label(max, attrgetter("longest_wait"))
-        yield _gauge("longest_wait_seconds", "How long a request has waited at most.", waits)
+        yield _gauge("longest_wait_seconds", "The longest wait of a waiting request.", waits)
         backoffs = by_label(max, attrgetter("backoff_left"))
-        yield _gauge("backoff_seconds", "How long no request starts, at the site's wish.", backoffs)
+        yield _gauge(
+            "backoff_seconds", "How long no request starts, after a refusal or a failure.", backoffs
+        )
         states: Tally[tuple[str, ...]] = Tally(
             (self._labels.label_of(row.scope), row.state) for row in snapshot.scopes
         )

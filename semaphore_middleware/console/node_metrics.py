@@ -1,6 +1,6 @@
-"""What only a node knows, for Prometheus, served by prometheus_client; and labels for scopes.
+"""One node's metrics for Prometheus, served by prometheus_client; and labels for scopes.
 
-Import it only where metrics are wanted: without them a crawl needs no prometheus_client.
+Import this module only if metrics are on: without them a crawl needs no prometheus_client.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ PREFIX = "scrapy_semaphore_"
 WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
-NAMED_SCOPES_MAX = 50  # scopes with labels of their own, as long as a process lives
+NAMED_SCOPES_MAX = 50  # scopes with labels of their own, in a process
 # The first so many scopes get a label at once, later ones when they are busy.
 FIRST_NAMED_SCOPES = 25
-BUSY_SCOPE_PERMITS = 100  # permits of a busy scope, at least
-COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
+BUSY_SCOPE_PERMITS = 100  # a busy scope was granted at least this many
+COUNTED_SCOPES_MAX = 1000  # bounds the memory of a broad crawl
 OTHERS = "(others)"  # the label of all further scopes together
 LABEL_CHARS_MAX = 100  # a longer scope is cut
 
 COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("permits_lost", "Permits that could not be renewed in time."),
-    BackoffStarted: ("backoffs", "Pauses that the result of this node's request began."),
+    BackoffStarted: ("backoffs", "Pauses that began with a request of this node."),
     **{
         policy.event: (
             policy.event.counter,
@@ -72,13 +72,13 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
         for policy in POLICIES
         if policy.event
     },
-    FailedAtOnce: ("failed_at_once", "Requests not made, as their site is down, or refuses all."),
-    AcquireTimedOut: ("timeouts", "Requests that waited longer than they may."),
+    FailedAtOnce: ("failed_at_once", "Requests not made, because their site is down or blocked."),
+    AcquireTimedOut: ("timeouts", "Requests that gave up after waiting for too long."),
     Reconnected: ("reconnects", "Connections to the server that were lost."),
     StoreLost: ("store_losses", "Times the server had lost its data, or was replaced."),
     UpdateRefused: (
         "refused_updates",
-        "Updates of this node that the server could make no sense of.",
+        "Updates of this node that the server could not read.",
     ),
 }
 
@@ -97,7 +97,7 @@ class ScopeLabels:
     def __init__(self, permits_of: Callable[[str], int]) -> None:
         self._permits_of = permits_of
         self.of_own: dict[str, str] = {}
-        """By scope: labels of their own."""
+        """The scopes with labels of their own, and these."""
         self._has_others = False
 
     def label_of(self, scope: str) -> str:
@@ -115,25 +115,25 @@ class ScopeLabels:
 
     @property
     def all(self) -> list[str]:
-        """All labels. `OTHERS` is among them before its first scope: its counts begin at 0."""
+        """All labels, with `OTHERS` before its first scope, so that its counts begin at 0."""
         labels = [*self.of_own.values()]
         if self._has_others or len(self.of_own) >= FIRST_NAMED_SCOPES:
             labels.append(OTHERS)
         return labels
 
 
-class Visit(WSGIRequestHandler):
-    """One visitor's request, in a thread of its own."""
+class MetricsHandler(WSGIRequestHandler):
+    """Answers one client, in a thread of its own."""
 
-    server_version, sys_version = SERVER, ""  # of what is refused; `named` is of the rest
+    server_version, sys_version = SERVER, ""  # of errors; `named` sets it for the rest
 
     def handle(self) -> None:
-        """Answer the request; one whose head has not come in time is over."""
+        """Answer the request, unless its head does not come in time."""
         deadline = threading.Timer(HEAD_TIMEOUT_S, self._end_reading)
         deadline.daemon = True
         deadline.start()
         try:
-            with suppress(ConnectionError):  # the visitor has left
+            with suppress(ConnectionError):  # the client has gone
                 super().handle()
         finally:
             deadline.cancel()
@@ -143,7 +143,7 @@ class Visit(WSGIRequestHandler):
             self.connection.shutdown(socket.SHUT_RD)
 
     def log_message(self, *_: object) -> None:
-        """Visits are not logged."""
+        """Requests are not logged."""
 
 
 def named(app: Any) -> Any:
@@ -158,7 +158,7 @@ def named(app: Any) -> Any:
 class Metrics(Observer):
     """Counts a node's events, and serves the counts to Prometheus.
 
-    Visitors are served in threads. Counters and histograms are counted on the event loop and have
+    Clients are served in threads. Counters and histograms are counted on the event loop and have
     locks of their own.
     """
 
@@ -174,7 +174,7 @@ class Metrics(Observer):
         of_scope = {"labelnames": ["scope"], **common}
         self._reused = Counter(
             "permits_reused",
-            "Permits that requests of this node got from its own, without a call.",
+            "Permits that this node's requests reused, without a call.",
             **of_scope,
         )
         self._waits = Histogram(
@@ -189,7 +189,7 @@ class Metrics(Observer):
         }
         self._round_trips = Histogram(
             "server_round_trip_seconds",
-            "From sending a call to the server to its answer.",
+            "From sending a call to the server to its reply.",
             buckets=ROUND_TRIP_BUCKETS_S,
             **common,
         )
@@ -198,7 +198,7 @@ class Metrics(Observer):
             "For how long the event loop was stalled, or the process stopped, in long stalls.",
             **common,
         )
-        self._node_info = Info("node", "This node's name elsewhere.", **common)
+        self._node_info = Info("node", "This node's name in logs and in status.", **common)
         self._registry = CollectorRegistry()  # not the host process's
         self._registry.register(self)
 
@@ -207,7 +207,7 @@ class Metrics(Observer):
         self._node_info.info({"node": semaphore.node})
         host, _, port = self._address.rpartition(":")
         try:
-            # In a thread, as it looks names up.
+            # In a thread, as it resolves the host's name.
             server, _ = await asyncio.to_thread(
                 start_http_server, int(port), host.strip("[]"), self._registry
             )
@@ -220,7 +220,7 @@ class Metrics(Observer):
                 error.strerror or error,
             )
         else:
-            server.RequestHandlerClass = Visit
+            server.RequestHandlerClass = MetricsHandler
             server.set_app(named(server.get_app()))
             self._server = server
             address = f"{host}:{server.server_address[1]}"
@@ -232,7 +232,7 @@ class Metrics(Observer):
         self._server = None
         if server is not None:
             with suppress(OSError):  # not every system allows it
-                # Wakes the thread, which looks only twice a second whether it is to end.
+                # Wakes the thread, which otherwise checks only twice a second whether to end.
                 server.socket.shutdown(socket.SHUT_RDWR)
             try:
                 await asyncio.to_thread(server.shutdown)
@@ -268,7 +268,7 @@ class Metrics(Observer):
         return self._series[label]
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics as they are now. The registry calls it, in a visitor's thread."""
+        """All metrics as they are now. The registry calls it, in a client's thread."""
         for metric in (
             self._reused,
             self._waits,
@@ -278,13 +278,13 @@ class Metrics(Observer):
             self._node_info,
         ):
             for family in metric.collect():
-                # `disable_created_metrics` would do it too, but for the whole host process.
+                # `disable_created_metrics` would do it for the whole host process.
                 family.samples = [s for s in family.samples if not s.name.endswith("_created")]
                 yield family
 
 
 def scope_label(scope: str) -> str:
-    """A scope's name as Prometheus can keep it: valid UTF-8, and short."""
+    """A scope's name as a label: valid UTF-8, and short."""
     name = scope.encode("utf-8", "backslashreplace").decode()
     if name == scope and len(name) <= LABEL_CHARS_MAX:
         return name

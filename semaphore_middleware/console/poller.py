@@ -1,4 +1,4 @@
-"""The poller: surveys the server for the page, no faster than the server can bear."""
+"""Surveys the Redis server for the page, without loading it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from semaphore_middleware.operators.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-MAX_SHARE = 0.2  # of the time may go to surveys, for any number of scopes
-LATE_AFTER_S = 2.0  # no survey is late before; `look` waits for a survey this long at most
-LATE_FACTOR = 3.0  # nor before it has taken this many times as long as the last one
+MAX_SHARE = 0.2  # of the time that surveys may take, for any number of scopes
+LATE_AFTER_S = 2.0  # a survey is late after this time at least; `look` waits no longer
+LATE_FACTOR = 3.0  # and after this many times the time of the last one
 T = TypeVar("T")
 
 
 def snapshots(admin: Admin, last_hour: LastHour) -> Callable[[], Awaitable[Snapshot]]:
-    """A function for surveys of the semaphores, with the starts a second over the last few surveys.
-    Each survey is added to the last hour.
+    """A function that surveys the scopes, with their starts a second over the last few surveys, and
+    adds each survey to the last hour.
     """
     meter = StartsMeter()
 
@@ -111,7 +111,7 @@ class Poller(Generic[T]):
         try:
             self.snapshot = await self._take_survey()
             if self.error is not None and self._logs:
-                logger.info("The server answers again.")
+                logger.info("The Redis server answers again.")
             self.error = None
         except Exception as error:
             self._note(error)
@@ -160,11 +160,11 @@ class StartsMeter:
 
     @property
     def newest(self) -> tuple[float, Mapping[str, int]]:
-        """Seconds before the last survey since the one before it, and the starts in them."""
+        """Seconds between the last two surveys, and the starts in them."""
         return self._new[-1] if self._new else (0.0, {})
 
     def measure_starts(self, seen: Iterable[Inspection], now: float) -> Mapping[str, float] | None:
-        """The starts a second after a survey; `now` is in seconds of one clock.
+        """The starts a second after a survey; `now`: seconds of a monotonic clock.
 
         None after the first survey: the times of its starts are unknown.
         """
@@ -186,7 +186,7 @@ class StartsMeter:
 
 
 LAST_HOUR_MINUTES = 60
-LAST_HOUR_SCOPES_MAX = 1000  # in a minute: the first of the table: it takes some 15 MB
+LAST_HOUR_SCOPES_MAX = 1000  # in a minute, the first of the table: some 15 MB
 
 
 @dataclass(slots=True)
@@ -231,7 +231,7 @@ class LastHour:
                 minute.scopes[row.scope] = started, wait, backoff
 
     def figures_of(self, scope: str) -> dict[str, list[float | None]]:
-        """The scope's figures, a minute each, the oldest first; None: not surveyed."""
+        """The scope's figures by minute, the oldest first; None: not surveyed."""
         minutes = {minute.number: minute for minute in self._minutes}
         last = max(minutes, default=0)
         first = max(min(minutes, default=1), last - LAST_HOUR_MINUTES + 1)

@@ -1,4 +1,4 @@
-"""Sections of the page from other packages: entry points, each a factory given settings."""
+"""Sections of the page that other packages add: an entry point is a factory given the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Section(Protocol):
     label: str
     """The kind of a row, in one word: the prefix of its metrics, and the name of their label."""
     gauges: Mapping[str, str]
-    """The metrics among the parts of a row, and the help of each."""
+    """The parts of a row that are metrics, each with its help."""
 
     @property
     def server(self) -> str:

@@ -30,7 +30,7 @@ from semaphore_middleware.operators.snapshot import EMPTY
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0  # from one survey of the server to the next
-UNSEEN_INTERVAL_S = 10.0  # while no browser is open: for the last hour alone
+UNSEEN_INTERVAL_S = 10.0  # while no browser is open: only for the last hour
 MAX_BODY = 10_000  # bytes of a request
 SHUTDOWN_TIMEOUT_S = 0.5  # for requests under way when the command ends
 STATIC = resources.files("semaphore_middleware.console").joinpath("static")
@@ -40,9 +40,9 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-setattr(web_response, "SERVER_SOFTWARE", SERVER)  # noqa: B010 - also of what aiohttp refuses itself
+setattr(web_response, "SERVER_SOFTWARE", SERVER)  # noqa: B010 - also for errors of aiohttp itself
 HEADERS = {
-    # Nothing from elsewhere and nothing inline.
+    # Nothing from other servers and nothing inline.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,8 +56,8 @@ HEADERS = {
 
 
 def make_runner(admin: Admin, sections: Mapping[str, Section], auth: Auth) -> web.AppRunner:
-    """The page's server, not listening yet. It reads the Redis server by `admin`, which it does not
-    close, and by the `sections`, and changes it by `admin`.
+    """The page's server, not listening yet. It reads the Redis server through `admin` and
+    `sections`, changes it through `admin`, and closes neither.
     """
     page = Page(admin, sections, auth)
     app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
@@ -68,10 +68,10 @@ def make_runner(admin: Admin, sections: Mapping[str, Section], auth: Auth) -> we
     app.on_startup.append(page.start)
     app.on_cleanup.append(page.stop)
     http_logger = logger.getChild("http")
-    http_logger.addFilter(_is_our_fault)  # else each invalid request logs a traceback
+    http_logger.addFilter(_is_own_error)  # otherwise each invalid request logs a traceback
     return web.AppRunner(
         app,
-        access_log=None,  # not a line for each second of each browser
+        access_log=None,  # each browser would add a line a second
         logger=http_logger,
         handle_signals=False,
         keepalive_timeout=HEAD_TIMEOUT_S,
@@ -89,7 +89,7 @@ class Page:
         self._last_hour = LastHour()
         self._metrics = ClusterMetrics(admin.prefix)
         self._poller = Poller(snapshots(admin, self._last_hour), INTERVAL_S)
-        # With one Redis server for all, the log need not report its absence twice.
+        # The absence of a Redis server that a section shares is logged only once.
         self._pollers = {
             name: Poller(section.survey, INTERVAL_S, logs=section.server != admin.server)
             for name, section in sections.items()
@@ -118,9 +118,7 @@ class Page:
         """Check the Host header, and give every answer its headers; errors are JSON objects."""
         try:
             if not self._auth.may_see(host := request.headers.get("Host")):
-                words = (
-                    f"this page is for its own machine, not for {host!r}; open it by its address"
-                )
+                words = f"{host!r} is not this machine; open the page by this machine's address"
                 raise web.HTTPForbidden(text=words)
             response = await handler(request)
         except web.HTTPException as error:
@@ -175,7 +173,7 @@ class Page:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _look(self) -> None:
-        """Make the surveys due now."""
+        """Take the surveys that are due."""
         pollers: list[Poller[Any]] = [self._poller, *self._pollers.values()]
         await asyncio.gather(*(poller.look() for poller in pollers))
 
@@ -195,7 +193,7 @@ class Page:
         except SettingsError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         except SemaphoreError as error:
-            words = f"the Redis server does not serve: {error}"
+            words = f"the Redis server cannot be used: {error}"
             raise web.HTTPServiceUnavailable(text=words) from None
         return web.Response(status=204)
 
@@ -211,13 +209,13 @@ def _problem(poller: Poller[Any]) -> str | None:
     if isinstance(error, ServerUnreachableError):
         return f"The Redis server does not answer: {error}."
     if error is not None:
-        return f"The Redis server does not serve: {error}."
+        return f"The Redis server cannot be used: {error}."
     if poller.late_by:
         return "The Redis server does not answer."
     return None
 
 
-def _is_our_fault(record: logging.LogRecord) -> bool:
+def _is_own_error(record: logging.LogRecord) -> bool:
     """False for an invalid HTTP request: its sender gets status 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 

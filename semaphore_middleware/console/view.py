@@ -1,4 +1,4 @@
-"""One browser's part of a snapshot, filtered and cut on the server.
+"""The part of a snapshot that one browser shows, filtered and cut on the server.
 
 So every scope can be reached, however many there are. Names come from URLs and other programs: they
 are data here, and text in the browser.

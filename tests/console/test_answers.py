@@ -154,7 +154,7 @@ async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back
     assert len(lines) == 2, lines
     assert server.url in lines[0]
     assert lines[0].endswith("; trying again.")
-    assert lines[1] == "The server answers again."
+    assert lines[1] == "The Redis server answers again."
 
 
 # Strangers --------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ async def test_a_strange_name_that_leads_here_sees_and_changes_nothing(server: R
                 headers = {**BEARER, "Host": host}
                 async with page.client.request(method, page.url + path, headers=headers) as answer:
                     assert answer.status == 403
-                    assert "this page is for its own machine" in (await answer.json())["error"]
+                    assert "is not this machine" in (await answer.json())["error"]
 
 
 @pytest.mark.parametrize(

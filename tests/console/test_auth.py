@@ -102,5 +102,5 @@ def test_a_page_behind_a_proxy_that_hides_its_host_is_told_so() -> None:
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "tökén", "a\nb"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
-    with pytest.raises(SettingsError, match="the token: allowed are"):
+    with pytest.raises(SettingsError, match="the token: allowed are at least 16"):
         Auth("127.0.0.1", token)

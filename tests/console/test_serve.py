@@ -85,7 +85,7 @@ def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) 
         *(
             (
                 ("--token", token),
-                "the token: allowed are letters, digits and signs, and no spaces, at",
+                "the token: allowed are at least 16 letters, digits and signs, without",
             )
             for token in ("a token with spaces", "15-characters-1")
         ),

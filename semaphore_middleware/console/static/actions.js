@@ -1,4 +1,4 @@
-// Changes: only with the token, which stays in this tab.
+// Pause and resume: only with the token, which stays in this tab.
 
 const KEY = "semaphore-token";
 const unlock = document.querySelector("#unlock");
@@ -6,9 +6,9 @@ const dialog = document.querySelector("#ask");
 const input = document.querySelector("#token");
 const refused = document.querySelector("#refused");
 let token = sessionStorage.getItem(KEY);
-let allowed = false; // whether the command was given a token at all
+let allowed = false; // whether the command was given a token
 
-/** Called with each state: a page whose server allows no changes shows no way to make any. */
+/** Called with each state: if the server allows no changes, the page shows no buttons. */
 export function allow(canChange) {
   allowed = canChange;
   showLock();
@@ -33,7 +33,7 @@ export function changeButtons(scope, title) {
   return group;
 }
 
-/** What is shown is not as it is any more. */
+/** Have the page ask for the state, which a change has made old. */
 export function changed() {
   document.dispatchEvent(new Event("changed"));
 }
@@ -48,7 +48,7 @@ function showLock() {
   document.body.classList.toggle("unlocked", isUnlocked());
 }
 
-/** The reason why it was not done; empty: it was. */
+/** Send a change. Returns the reason why it was not made; empty: it was. */
 async function send(path, action) {
   let answer;
   try {

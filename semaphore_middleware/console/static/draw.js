@@ -1,12 +1,12 @@
-// Numbers and names to what people read. Names are untrusted: they only ever become text.
+// Numbers and names as people read them. Names are untrusted: they only become text.
 
 const SVG = "http://www.w3.org/2000/svg";
-export const POINTS = 60; // of a sparkline, one a second
+export const POINTS = 60; // of a sparkline, one per second
 
 const MAX_NAME_CHARS = 200; // that are shown; the title has them all
 export const dash = "–";
 
-/** Seconds, in the words of `status`: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d. */
+/** Seconds, as `status` writes them: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d. */
 export function seconds(value) {
   if (value === null) return dash;
   if (value <= 0) return "0 s";
@@ -23,7 +23,7 @@ export function count(value, what) {
   return `${number(value)} ${what}${value === 1 ? "" : "s"}`;
 }
 
-/** A moment of today as 12:34:56, another one with its day. */
+/** A time of today as 12:34:56, any other with its day. */
 export function moment(date) {
   const time = date.toLocaleTimeString("en-GB");
   const day = date.toLocaleDateString("en-GB", { dateStyle: "medium" });
@@ -34,7 +34,7 @@ export function number(value) {
   return value === null ? dash : value.toLocaleString("en", { maximumFractionDigits: 1 });
 }
 
-/** Starts a second, always with a decimal, so that it does not dance. */
+/** Starts a second, always with a decimal, so that the width does not change. */
 export function starts(value) {
   return value === null ? dash : value.toFixed(value < 100 ? 1 : 0);
 }
@@ -43,12 +43,12 @@ export function limit(value, unlimited) {
   return unlimited ? "∞" : number(value);
 }
 
-/** 60/m; 60/m (10) where up to ten may start at once. */
+/** 60/m; 60/m (10) if up to ten may start at once. */
 export function rate(value, burst) {
   return `${value ?? dash}${burst > 1 ? ` (${number(burst)})` : ""}`;
 }
 
-/** A node's name as it was given, without the random letters that were added. */
+/** A node's name without the random letters added to it. */
 export function withoutLetters(node) {
   return node.replace(/-[0-9a-f]{12}$/, "");
 }
@@ -58,7 +58,7 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A scope's or node's name, isolated: one that is written from right to left changes the order of nothing else. */
+/** A scope's or node's name, isolated, so that one written from right to left does not reorder other text. */
 export function nameOf(text) {
   const bdi = element("bdi");
   const shown = text.length > MAX_NAME_CHARS ? `${text.slice(0, MAX_NAME_CHARS)}…` : text || "(no name)";
@@ -71,7 +71,7 @@ export function element(name, textContent = "", className = "") {
   return Object.assign(document.createElement(name), { textContent, className });
 }
 
-/** An empty sparkline; the number that stands beside it says the same to those who do not see. */
+/** An empty sparkline, hidden from screen readers: the number beside it is enough. */
 export function sparkline(className) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${POINTS - 1} 20`);
@@ -82,7 +82,7 @@ export function sparkline(className) {
   return svg;
 }
 
-/** Draw values, the newest at the right edge; `top` is the least that the upper edge stands for. */
+/** Draw values, the newest at the right edge; `top` is the least value of the upper edge. */
 export function draw(svg, values, top) {
   const most = Math.max(top, ...values);
   const left = POINTS - values.length;

@@ -38,7 +38,7 @@ const BADGES = { running: "open", stopped: "backoff", ended: "idle" };
 
 export function showCrawls(state) {
   const { crawls: rows, more_crawls: more } = state;
-  // Of a server that is away the page has said so already.
+  // The page's own alert already names a server that is away.
   const problem = state.problem ? "" : state.crawls_problem ?? "";
   const line = crawls.section.querySelector(".problem");
   write(line, problem && `Away since ${moment(new Date(1000 * state.crawls_problem_since))}. ${problem}`);

@@ -12,7 +12,7 @@ function helpOf(column) {
   return document.querySelector(`#help-${column}`);
 }
 
-/** Its roles keep it a table for screen readers where rows are laid out as cards. */
+/** The roles keep it a table for screen readers, even if rows are laid out as cards. */
 function makeHead(table) {
   table.role = "table";
   const row = table.createTHead().insertRow();

@@ -1,4 +1,4 @@
-// Asks the server for the state once a second, while somebody looks, and shows it.
+// Asks the server for the state once a second, while the page is visible, and shows it.
 
 import { dash, limit, moment, number, rate, seconds, starts, withoutLetters, write } from "./draw.js";
 import { allow } from "./actions.js";
@@ -12,15 +12,15 @@ const MAX_NEWS = 3; // scopes that one announcement names
 
 const $ = (selector) => document.querySelector(selector);
 const asked = new URLSearchParams(location.search);
-let match = asked.get("match") ?? ""; // what the filter says
-let page = Number(asked.get("page")) || 1; // of the scopes, if there are as many
-let anchor = anchored(); // the scope that the address names, until it is open
+let match = asked.get("match") ?? ""; // the filter's text
+let page = Number(asked.get("page")) || 1; // of the scopes, if there are that many
+let anchor = anchored(); // the scope named by the page's address, until it is open
 let timer = 0;
 let looking = null; // the look that is under way
-let before = new Map(); // scopes as they were last, for the news
-let failed = 0; // looks in a row
-let lost = ""; // since when the page's server does not answer
-let seen = dash; // when the state was as it is shown
+let before = new Map(); // the scopes at the last look, for the news
+let failed = 0; // failed looks in a row
+let lost = ""; // the time since which the page's server has not answered
+let seen = dash; // the time of the state shown
 
 async function look() {
   clearTimeout(timer);
@@ -107,7 +107,7 @@ function showPages({ page: shown, pages }) {
   }
 }
 
-// What changes and matters is announced, also to those who do not see it ------------------------------
+// Important changes are announced, also to screen readers ---------------------------------------it ------------------------------
 
 function announce(scopes) {
   const now = new Map(scopes.map((scope) => [scope.id, scope]));
@@ -146,7 +146,7 @@ function news(texts) {
   write($("#news"), `${time} ${shown}${more > 0 ? ` And ${more} more.` : ""}`);
 }
 
-// What people choose -----------------------------------------------------------------------------
+// Filter and pages -------------------------------------------------------------------------------
 
 $("#filter").addEventListener("input", (event) => {
   match = event.target.value;
@@ -164,7 +164,7 @@ for (const button of document.querySelectorAll("[data-step]")) {
   });
 }
 
-// The address says what is shown, so that it can be sent to others -------------------------------
+// The address names what is shown, so that it can be sent to others ------------------------------
 
 /** The name after the #; it can be any text. */
 function anchored() {

@@ -8,7 +8,7 @@ import { arrange, labelsOf, list, rowOf } from "./rows.js";
 
 const HOUR = [["starts_per_second", "Starts/s", starts], ["longest_wait", "Longest wait", seconds], ["backoff", "Backoff", seconds]];
 const SAMPLE_INTERVAL_MS = 800; // between two points of a sparkline, at least
-const HOLD_MS = 4000; // for this long after the pointer has moved over a row none of them moves away
+const HOLD_MS = 4000; // rows keep their order for this long after the pointer has moved over one
 
 const table = document.querySelector("#scopes");
 const body = table.tBodies[0];
@@ -18,7 +18,7 @@ const rows = new Map(); // a scope's id to its row
 let opened = null; // the open scope's id and row, its row of details, and the list of nodes there
 let touched = -HOLD_MS;
 let ticked = -SAMPLE_INTERVAL_MS;
-let ticks = true; // whether this look is a new point of the sparklines, or comes in between
+let ticks = true; // whether this look adds a point to the sparklines
 
 body.addEventListener("pointermove", () => { touched = performance.now(); });
 
@@ -41,12 +41,12 @@ export function open(scope) {
   rows.get(scope.id).tr.scrollIntoView({ block: "center" });
 }
 
-/** Rows stand still while somebody is about to click on one, or has the focus in one. */
+/** Rows keep their order while the pointer moves over them, or one of them has the focus. */
 export function isHeld() {
   return body.contains(document.activeElement) || performance.now() - touched < HOLD_MS;
 }
 
-/** The order may change: somebody has just asked for another. */
+/** Let the order change: the user has just asked for another. */
 export function letGo() {
   touched = -HOLD_MS;
 }
@@ -60,7 +60,7 @@ export function show(scopes, details) {
     if (openedId() === id && details) {
       update(row, details);
     } else if (row.tr.contains(document.activeElement) || openedId() === id) {
-      unlist(row); // whoever reads it is not to lose it
+      unlist(row); // it stays for whoever reads it
     } else {
       row.tr.remove();
       rows.delete(id);
@@ -76,11 +76,11 @@ export function show(scopes, details) {
   showDetails(details);
 }
 
-/** Columns without a figure in any row give their room to the names. */
+/** Hide columns without a figure in any row: names get the space. */
 function hideEmptyColumns() {
   const isEmpty = (column) => [...rows.values()].every((row) => row.cells[column].cell.classList.contains("empty"));
   const hidden = Object.fromEntries([...inSeconds, "rate", "set_by"].map((column) => [column, isEmpty(column)]));
-  hidden.next_start = hidden.delay && hidden.rate; // which would come and go
+  hidden.next_start = hidden.delay && hidden.rate; // otherwise it would come and go
   for (const [column, isHidden] of Object.entries(hidden)) {
     table.querySelector(`thead [data-help=${column}]`).hidden = isHidden;
     for (const { cells } of rows.values()) cells[column].cell.hidden = isHidden;
