@@ -1,1 +1,1 @@
-"""The history of requests to each site: its writer (an observer), reports, and their check."""
+"""The history of requests to each site: its writer (an observer), and reports."""

@@ -21,35 +21,35 @@ _counts_of = attrgetter(*MINUTE.names)
 
 @dataclass(slots=True)
 class PauseNote:
-    """A node's knowledge of a pause, for the history. The notes of all nodes count as one, with the
-    highest of each number. Times are in milliseconds.
+    """What a node has seen of a pause, for the history, which keeps the highest of each number of
+    all nodes' notes. Times are in milliseconds.
     """
 
     length: float
     asked: float = 0.0
     refused: int = -1
-    """1: the site refused a request; 0: it did not respond, or asked; -1: this node did not see."""
+    """1: the site refused a request; 0: it did not respond, or asked for a pause; -1: not seen."""
     last: float = -1.0
     """Time from the pause's beginning to this node's last start; -1: there was none."""
 
     def pack(self, paused_at: int) -> bytes:
-        """The form for the script: the time of its beginning, and the record `pause`."""
+        """The bytes for the script: the time of its beginning, and the record `pause`."""
         numbers = PAUSE.pack(self.length, self.asked, self.refused, self.last)
         return _TIME.pack(paused_at) + numbers
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally(Minute):
-    """A node's requests to a site in one minute, for the history. Each is counted there once."""
+    """A node's requests to a site in one minute. The history counts each tally once."""
 
     scope: str
     seconds: list[int] = field(default_factory=lambda: [0] * 60)
-    """The starts in each."""
+    """The starts in each second."""
     pauses: dict[int, PauseNote] = field(default_factory=dict)
-    """By the time of their beginning."""
+    """By the times of their beginnings."""
 
     def pack(self) -> bytes:
-        """The form for the script: the record `minute`; the starts in each second, in 2 bytes; then
+        """Bytes for the script: the record `minute`; the starts in each second, in 2 bytes; then
         the notes of pauses.
         """
         self.starts = max(self.seconds)
@@ -60,13 +60,13 @@ class Tally(Minute):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The tallies of one call. A batch of the same number is not counted again."""
+    """The tallies of one call. The server counts a batch of a number once."""
 
     number: int
     minute: int
     tallies: Sequence[Tally]
     is_last: bool
-    """True if the node writes no more."""
+    """The node writes nothing after this batch."""
 
 
 @dataclass(slots=True)
@@ -90,17 +90,17 @@ class Diary:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._ahead = 0.0  # of the server's wall clock, before ours
-        self._tallies: dict[str, Tally] = {}  # of the present minute, or of the last in use
+        self._ahead = 0.0  # the server's wall clock less our clock
+        self._tallies: dict[str, Tally] = {}  # of the present minute, or of the scope's last one
         self._ended: list[Tally] = []
         self._in_use: dict[str, _Now] = {}
         self._batch: Batch | None = None  # sent, and not answered
         self._number = 0
         self.is_closed = False
-        """True once the server has the last batch of this node."""
+        """The server has the last batch of this node."""
 
     def set_clock(self, wall: float, sent: float, received: float) -> None:
-        """The server's wall clock showed `wall` between these two times."""
+        """Note that the server's wall clock showed `wall` between these two times."""
         self._ahead = min(max(self._ahead, wall - received), wall - sent)
 
     @property
@@ -125,7 +125,7 @@ class Diary:
             self._note_late_start(scope, now)
 
     def add_response(self, scope: str, status: int, size: int) -> None:
-        """Count a response of so many bytes; status 0: a request ended without one."""
+        """Count a response of `size` bytes; status 0: a request ended without one."""
         tally = self._find_tally(scope, self.wall)
         kind = class_of(status) if status else "silent"
         setattr(tally, kind, getattr(tally, kind) + 1)
@@ -149,7 +149,7 @@ class Diary:
         now = self._use(scope)
         now.paused_at = paused_at
         now.pause_length = length
-        # The server's time is rounded down: in the same millisecond nothing is known to be late.
+        # The server's time is rounded down: a start in the same millisecond need not be late.
         if 1000 * now.begun_at > paused_at + 1:  # promise: starts after a pause
             self._note_late_start(scope, now)
 
@@ -202,8 +202,8 @@ class Diary:
         return 60 - self.wall % 60
 
     def next_batch(self, is_closing: bool) -> Batch:
-        """The batch to send: the unanswered one, unchanged; else the next one, of minutes that have
-        ended. If the node is closing, the present minute counts as ended.
+        """The batch to send: the unanswered one, unchanged; otherwise the next one, of minutes that
+        have ended. If the node is closing, the present minute counts as ended.
         """
         if self._batch is None:  # rule 27: until it is answered
             begin = int(self.wall // 60 * 60)
@@ -220,7 +220,7 @@ class Diary:
         return self._batch
 
     def on_sent(self, batch: Batch) -> bool:
-        """Note that the server has the batch, or refuses it. True if there is more to send."""
+        """Note that the server has the batch, or refuses it. Returns True if more is to be sent."""
         self._batch = None
         self.is_closed = batch.is_last
         return bool(self._ended)

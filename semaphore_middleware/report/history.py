@@ -43,7 +43,7 @@ class Minute:
 
     @classmethod
     def sum_of(cls, parts: Iterable[Minute], at: int) -> Self:
-        """All parts together, as of `at`."""
+        """The sum of the parts, beginning at `at`."""
         known = list(parts)
         return cls(
             at,
@@ -64,25 +64,25 @@ HIGHEST = ("starts", "most", "limit", "delay", "interval")
 
 
 def class_of(status: int) -> str:
-    """The count of responses with this status, one of `CLASSES`.
+    """The name of the count of responses with this status, one of `CLASSES`.
 
-    Below 200 it is `ok`. Above 599 a status is invalid: a server error, as RFC 9110, 15, says.
+    A status below 200 counts as `ok`. One above 599 is invalid, and a server error (RFC 9110, 15).
     """
     return _CLASS_OF.get(min(status // 100, 5), "ok")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pause:
-    """A pause of a site: no request was to begin. Times are in seconds."""
+    """A pause of a site, in which no request should begin. Times are in seconds."""
 
     at: float
     length: float
     asked: float
     """The length requested by the site itself; 0: it named none."""
     refused: bool
-    """True if the site refused a request; else it did not respond, or only asked for a pause."""
+    """The site refused a request; otherwise it did not respond, or only asked for a pause."""
     last_start: float | None
-    """Time from the pause's beginning to the last request begun in it, on any node; None: none."""
+    """Time from the pause's beginning to the last request begun in it; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ObeyedFile:
     status: int
     """The status of the response; 0: there was none."""
     problem: str
-    """The reason why the file could not be read; empty: it was read."""
+    """Why the file could not be read; empty: it was read."""
     text: str
 
     @staticmethod
@@ -107,7 +107,7 @@ class ObeyedFile:
 
     @classmethod
     def read(cls, at: float, origin: str, last: float, packed: bytes) -> Self:
-        """The file in these bytes of the server."""
+        """The file from the bytes kept by the server."""
         head, _, text = packed.partition(b"\n")
         status, problem = json.loads(head)
         body = zlib.decompress(text).decode("utf-8", "replace")
@@ -124,12 +124,12 @@ class History:
     minutes: tuple[Minute, ...]
     pauses: tuple[Pause, ...]
     changes: tuple[LoggedChange, ...]
-    """Changes of rules, and the last ones before `since`, whose rules were effective then."""
+    """Rule changes, and the last ones before `since`, whose rules were still effective."""
     robotstxt: tuple[ObeyedFile, ...]
     ended: tuple[tuple[str, float], ...]
     """Nodes that ended without writing their last requests, each with the time it last wrote."""
     jobs: Mapping[str, int]
-    """Requests begun, by job: in whole hours of the clock, of which the first holds `since`."""
+    """Requests begun, by job, in whole hours of the clock, beginning with that of `since`."""
 
     def hours(self) -> list[Minute]:
         """The sums of all hours with requests."""

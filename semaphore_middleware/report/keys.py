@@ -15,10 +15,10 @@ class HistoryKeys:
         self.sites = Keys(prefix).named("history")
         """The sites with a history; also the first part of all keys."""
         self.nodes = self.sites + b":nodes"
-        """Nodes that have not written their last batch, by the time of their last one."""
+        """Nodes that have not written a last batch, by the time of their newest one."""
 
     def of_files(self, host: str) -> bytes:
-        """The key of the robots.txt files of a host that were obeyed."""
+        """The key of a host's robots.txt files that nodes have obeyed."""
         return self.sites + b":robotstxt:" + encoded(host)
 
     def of_batch(self, node: bytes, minute: int, scopes: Iterable[str]) -> list[bytes]:

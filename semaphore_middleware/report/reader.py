@@ -15,7 +15,7 @@ from semaphore_middleware.report.scripts import READ_HISTORY
 
 HOURS_PER_CALL = 24
 SILENT_S = 90.0
-"""After a silence this long a node has ended: a living one writes each minute."""
+"""A node that has not written for this long has ended: a live one writes each minute."""
 
 
 async def read_history(admin: Admin, scope: str, period: float) -> History:
@@ -58,7 +58,7 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
 def _changes_of(
     scope: str, changes: Iterable[LoggedChange], since: float
 ) -> Iterator[LoggedChange]:
-    """The changes of the scope's rules, and before them those of the rules effective at `since`."""
+    """The scope's rule changes, after those whose rules were effective at `since`."""
     fitting = [change for change in changes if change.fits(scope)]
     last_before = {change.name: change for change in fitting if change.at <= since}
     for change in fitting:
@@ -88,7 +88,7 @@ def _read_hours(
 def _read_pause(
     at: int, length: float, asked: float, refused: float, last: float
 ) -> Iterator[Pause]:
-    """The pause, unless its cause is unknown: the node that saw it was killed before writing it."""
+    """The pause, unless its cause is unknown, as the node that saw it was killed too early."""
     if refused >= 0:
         times = at / 1000, length / 1000, asked / 1000
         yield Pause(*times, refused == 1, last / 1000 if last >= 0 else None)

@@ -9,13 +9,13 @@ from semaphore_middleware.report.history import HIGHEST, Minute
 
 MINUTE = Record(numbers_of(Minute))
 # A pause that began at a site: the field "pause:<wall clock>" of the hash of an hour. Times are in
-# milliseconds. Of what several nodes note of a pause the highest numbers count.
+# milliseconds. If several nodes note a pause, the highest of each number counts.
 PAUSE = Record(
     {
         "length": NUMBER,
         "asked": NUMBER,  # by the site itself; 0: it named no time
         "refused": NUMBER,  # 1: the site refused a request; 0: it did not; -1: no node saw why
-        "last": NUMBER,  # how long after its beginning the last request began; -1: none did
+        "last": NUMBER,  # how long after its beginning the last request began; -1: there was none
     }
 )
 RECORDS: Mapping[str, Record] = {

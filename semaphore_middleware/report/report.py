@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `report`."""
     add = parser.add_argument
     add("name", metavar="HOST", help="a site's host, or another scope")
-    add("--since", metavar="PERIOD", help=f"of the last {DEFAULT_PERIOD} (default), 12h, 90m...")
+    add("--since", metavar="PERIOD", help=f"the last {DEFAULT_PERIOD} (default), 12h, 90m...")
     add("--json", action="store_true", help="print JSON")
 
 
@@ -70,7 +70,7 @@ def as_json(history: History) -> dict[str, Any]:
 
 
 def moment(at: float) -> str:
-    """A time, in UTC."""
+    """A Unix time as text, in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -89,7 +89,7 @@ def seconds_of(seconds: float) -> str:
 
 
 def pause_words(pause: Pause) -> tuple[str, str]:
-    """The cause of a pause, and the last request begun after it."""
+    """The cause of a pause, and when the last request began after it, in words."""
     cause = "the site refused a request" if pause.refused else "the site did not respond in time"
     if pause.asked:
         asked = f"asked for {seconds_of(pause.asked)} without requests"
@@ -100,14 +100,14 @@ def pause_words(pause: Pause) -> tuple[str, str]:
 
 
 def change_words(change: LoggedChange) -> str:
-    """An operator's change of a rule."""
+    """An operator's change of a rule, in words."""
     limit = {part: value for part, value in change.rule.items() if part in BY_NAME}
     rule = Rule(change.name, by="", limit=limit, paused=change.rule.get("paused"))
     return f"{rule_words(rule)} for {change.name}"
 
 
 def limit_words(part: Minute) -> str:
-    """The effective limit, and the delay and rate of the nodes' settings."""
+    """The effective limit, and the nodes' delay and rate, in words."""
     words = [str(part.limit) if part.limit < LIMITLESS else "no limit"]
     if part.delay:
         words.append(f"{seconds_of(part.delay)} apart")
@@ -138,7 +138,7 @@ def figures_of(part: Minute) -> list[str]:
 
 
 def _show(history: History) -> None:
-    check_installed("rich", " (report --json does not)")
+    check_installed("rich", " (report --json works without it)")
     from semaphore_middleware.operators.tables import Column, Output, table
 
     rows = [[_hour(hour), *figures_of(hour)] for hour in history.hours()]
@@ -167,7 +167,7 @@ def _sections(history: History) -> Iterator[str]:
             (moment(pause.at), seconds_of(pause.length), *pause_words(pause))
             for pause in history.pauses
         ],
-        "In a pause a machine begins no request once it has the news of it.",
+        "In a pause a machine begins no request once it has been notified.",
     )
     yield _section(
         "set by operators",
@@ -185,13 +185,13 @@ def _sections(history: History) -> Iterator[str]:
     yield _section(
         "processes that ended unannounced, and when each last wrote",
         [(moment(at), node) for node, at in history.ended],
-        "Each writes once a minute: it may have done more than this says before its end.",
+        "Each writes once a minute: its last requests may not be counted here.",
     )
     yield _section("robots.txt, as it was obeyed", _files(history.robotstxt))
 
 
 def _section(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str:
-    """A heading with its rows, and with what these do not say by themselves."""
+    """A heading with its rows, and a note that explains them."""
     lines = ["  ".join(map(clean, row)) for row in rows]
     if lines and note:
         lines.append(note)

@@ -1,4 +1,4 @@
-"""The observer behind the history: it writes this node's requests to the server, by minute."""
+"""The observer that writes the history: this node's requests to each site, by minute."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from semaphore_middleware.report.scripts import NOTE_HISTORY, NOTE_ROBOTSTXT
 
 logger = logging.getLogger(__name__)
 
-SPREAD_S = 5.0  # after a minute's end: not all nodes write at once
+SPREAD_S = 5.0  # after a minute's end, so that not all nodes write at once
 FILES_PER_CALL = 10
 LARGEST_FILE = 16 * 1024  # bytes of a robots.txt, compressed
 
@@ -65,7 +65,7 @@ class HistoryWriter(Observer):
     )
 
     def __init__(self, options: NodeOptions, server: Server) -> None:
-        self._link = Link(server)  # the semaphore's own logs that the server is away
+        self._link = Link(server)  # the semaphore's own link logs that the server is away
         self._keys = HistoryKeys(options.prefix)
         self._job = encoded(options.job)
         self._kept = milliseconds(options.history)
@@ -116,14 +116,14 @@ class HistoryWriter(Observer):
                     self._files.append((origin, packed))
 
     async def close(self) -> None:
-        """Write the rest, in the time that there is, unless the server is away."""
+        """Write the rest in the time left, unless the server is away."""
         if self._writer is None:
             return
         self._writer.cancel()
         try:
             await asyncio.gather(self._writer, return_exceptions=True)
             is_done = self._link.problem is not None
-            while not is_done:  # the server may have hung up since the last minute
+            while not is_done:  # the server may have closed the connection
                 is_done = await self._link.attempt(partial(self._write, is_closing=True))
         finally:
             await self._link.close()
@@ -188,7 +188,7 @@ class HistoryWriter(Observer):
             del self._files[: len(files)]
 
     async def _run(self, connection: Connection, calls: list[Call]) -> list[Any]:
-        """The replies of scripts. Raises `ServerRefusedError` if the server is full, too."""
+        """The replies of scripts. Raises `ServerRefusedError` also if the server is full."""
         try:
             return await run_scripts(connection, calls)
         except ServerUnreachableError as error:

@@ -1,5 +1,5 @@
--- Adds what a node has done to sites in one minute to what all nodes did. Safe to send twice, and late: each
--- batch of a node counts once.
+-- Adds a node's requests to sites in one minute to those of all nodes. May be sent twice, or late: each batch
+-- of a node counts once.
 -- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
 --       nodes that have not sent their last batch, by the time of the one before; history:said:<node>, a
 --       hash; history:seconds:<minute>, a hash of the starts in each second; then for each scope
@@ -18,19 +18,19 @@ local JOB = ARGV[6]
 local FIRST_KEY, FIRST_ARG = 5, 7
 local SECONDS_KEPT = 600000 -- ms
 local MOST_SITES = 100000
-local HIGHEST = { @zero(highest) } -- a set: of these numbers the highest counts, not the sum
+local HIGHEST = { @zero(highest) } -- a set of numbers of which the highest counts, not the sum
 local IN_SECONDS = '>' .. string.rep('H', 60)
 local FIELD = tostring(MINUTE % 60)
 local MINUTE_BYTES = @bytes(minute)
 local PAUSE_BYTES = 8 + @bytes(pause)
-local MOST_FIELDS = 300 -- of an hour, before a pause is noted
+local MOST_FIELDS = 300 -- of an hour: with more, no further pause is noted
 
--- The hash of what was done to a scope in an hour. `at`: a time in that hour (ms).
+-- The key of a scope's history in an hour. `at`: a time in that hour (ms).
 local function hour_key(at, scope)
   return string.format('%s:%d:%s', SITES, at / HOUR, scope)
 end
 
--- The hash of the robots.txt files of a host.
+-- The key of the robots.txt files of a host.
 local function files_key(host)
   return SITES .. ':robotstxt:' .. host
 end
@@ -64,7 +64,7 @@ local function add_minute(key, scope, text)
   return seconds
 end
 
--- Adds what a node knows of a pause. That several nodes report it makes no difference.
+-- Adds a node's note of a pause to the notes of other nodes.
 local function add_pause(scope, paused_at, text)
   local key, field = hour_key(paused_at, scope), string.format('pause:%.0f', paused_at)
   local pause = {}
@@ -83,14 +83,14 @@ local function add_pause(scope, paused_at, text)
   redis.call('PEXPIRE', key, HOUR + HISTORY)
 end
 
--- Forgets the members of a sorted set that were last noted so long ago that nothing is kept of them.
+-- Removes the members of a sorted set whose history has expired.
 local function drop_old(key)
   local MOST = 100 -- in one call
   local old = redis.call('ZRANGE', key, '-inf', WALL - HISTORY - HOUR, 'BYSCORE', 'LIMIT', 0, MOST)
   if old[1] then redis.call('ZREM', key, unpack(old)) end
 end
 
--- Of too many sites the one that was not noted for longest is forgotten: its last day now, the rest as its
+-- If there are too many sites, forgets those not noted for longest: their last day now, the rest as their
 -- keys expire.
 local function drop_sites()
   drop_old(SITES)
@@ -122,8 +122,8 @@ for i = FIRST_KEY, #KEYS do
   noted[at + 1], noted[at + 2] = WALL, scope
   seconds[at + 1], seconds[at + 2] = scope, add_minute(KEYS[i], scope, text)
   redis.call('PEXPIRE', files_key(scope), HISTORY + DAY)
-  for place = MINUTE_BYTES + 121, #text, PAUSE_BYTES do
-    add_pause(scope, struct.unpack('>d', string.sub(text, place)), string.sub(text, place + 8))
+  for offset = MINUTE_BYTES + 121, #text, PAUSE_BYTES do
+    add_pause(scope, struct.unpack('>d', string.sub(text, offset)), string.sub(text, offset + 8))
   end
 end
 if #KEYS >= FIRST_KEY then

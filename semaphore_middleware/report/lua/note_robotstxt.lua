@@ -1,4 +1,4 @@
--- Notes in the history a robots.txt that a node has begun to obey.
+-- Adds to the history a robots.txt that a node has begun to obey.
 -- KEYS: history, the sorted set of sites; history:robotstxt:<host>, a hash. Each file that differs from its
 --       predecessor is under '<time> <origin>': when it was first noted, and from where. 'name <origin>' is
 --       the field of the newest, 'last <origin>' when a node last began to obey it.
@@ -17,7 +17,7 @@ if not newest or redis.call('HGET', FILES, newest) ~= FILE then
   redis.call('HSET', FILES, newest, FILE, 'name ' .. ORIGIN, newest)
 end
 redis.call('HSET', FILES, 'last ' .. ORIGIN, WALL)
--- Longer only with its site, of which there are not too many. As ZSCORE, for which nodes would need a right.
+-- Kept longer only with its site, as the number of sites is bounded. ZSCORE would need a further right.
 local is_site = redis.call('ZADD', SITES, 'XX', 'INCR', 0, HOST)
 redis.call('PEXPIRE', FILES, is_site and HISTORY + DAY or DAY)
 return 1

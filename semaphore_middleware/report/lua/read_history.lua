@@ -1,6 +1,6 @@
--- Reads what was done to a site in some hours, and changes nothing.
+-- Reads a site's history in some hours. Changes nothing.
 -- KEYS: for each hour history:<hour>:<scope>.
--- Reply: for each hour the fields and values of its hash; of a minute and of a pause the packed record.
+-- Reply: for each hour the fields and values of its hash, with minutes and pauses as packed records.
 
 local replies = {}
 for i, key in ipairs(KEYS) do
