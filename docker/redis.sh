@@ -19,16 +19,16 @@ elif [ ! -s "$file" ]; then
     head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$file.new"
     mv "$file.new" "$file"
 fi
-ask() { # a command, through a pipe as the password is in it
+call() { # sends a command, through a pipe, as the password is in it
     printf 'AUTH %s\n%s\n' "$(cat "$file")" "$1" | valkey-cli
 }
-say_that_it_is_new() { # so that nodes need not wait: see semaphore_middleware/core/lua/begin_epoch.lua
-    until run_id=$(ask 'INFO server' | tr -d '\r' | grep '^run_id:'); do sleep 0.1; done
-    ask "HSET {semaphore}:epoch started_empty ${run_id#run_id:}"
+mark_as_new() { # so that nodes need not wait: see semaphore_middleware/core/lua/begin_epoch.lua
+    until run_id=$(call 'INFO server' | tr -d '\r' | grep '^run_id:'); do sleep 0.1; done
+    call "HSET {semaphore}:epoch started_empty ${run_id#run_id:}"
 }
 if [ "$is_new" ]; then
     echo "The volumes are new, so nodes need not wait for permits that were granted before." >&2
-    say_that_it_is_new >/dev/null 2>&1 &
+    mark_as_new >/dev/null 2>&1 &
 fi
 
 program=$1
