@@ -1,4 +1,4 @@
-"""Pages for the tests: served on the test's loop, of servers that the tests have started."""
+"""Pages for the tests: served on the test's loop, for servers that the tests have started."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ STRANGE = [
     "__proto__",
 ]
 MARKUP = "document.querySelectorAll('main img, main script, main b, [onmouseover]').length"
-"""Elements that there are only if a name has become markup."""
+"""The number of elements that exist only if a name has become markup."""
 
 
 @dataclass
 class Served:
-    """A page that is served, and a client of it."""
+    """A page that is served, and an HTTP client."""
 
     url: str
     admin: Admin
-    """The page's own."""
+    """The page's own Admin."""
     client: aiohttp.ClientSession
 
     async def state(self, **query: str) -> dict[str, Any]:
-        """What the page is told."""
+        """The state that the page gets."""
         async with self.client.get(f"{self.url}state.json", params=query) as answer:
             assert answer.status == 200
-            told: dict[str, Any] = await answer.json()
-            return told
+            state: dict[str, Any] = await answer.json()
+            return state
 
     async def act(self, token: str = TOKEN, **action: Any) -> tuple[int, dict[str, Any]]:
-        """Ask for a change: the status, and what is told."""
+        """Ask for a change. Returns the status, and the error."""
         headers = {"Authorization": f"Bearer {token}"}
         async with self.client.post(f"{self.url}actions", json=action, headers=headers) as answer:
             return answer.status, {} if answer.status == 204 else await answer.json()
@@ -76,7 +76,7 @@ def survey_at_each_visit(patch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterator[Served]:
-    """A page, with an admin of its own, on a loopback port of its own."""
+    """Serve a page, with its own admin, on a free loopback port."""
     sections = load_sections(Settings({"SEMAPHORE_REDIS_URL": server.url}))
     async with Admin(server.url, name="page") as admin:
         runner = make_runner(admin, sections, Auth("127.0.0.1", token))
@@ -92,7 +92,7 @@ async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterat
 
 @asynccontextmanager
 async def looking(server: RedisServer, chromium: Chromium) -> AsyncIterator[tuple[Browser, Served]]:
-    """A browser that looks at a page, and in the end has had nothing to complain of."""
+    """A browser that shows a page. At the end, its console must have no complaint."""
     async with serving(server) as page, browsing(chromium) as browser:
         await browser.size(1280, 800)
         await browser.open(page.url)
@@ -101,7 +101,7 @@ async def looking(server: RedisServer, chromium: Chromium) -> AsyncIterator[tupl
 
 
 async def check(browser: Browser) -> None:
-    """A screen reader has a name for each control, and nothing is wider than the screen."""
+    """Check that each control has a name for screen readers, and that the page fits the screen."""
     found = [node for node in await browser.tree() if node["role"]["value"] in CONTROLS]
     assert [node for node in found if not node.get("name", {}).get("value")] == []
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -109,7 +109,7 @@ async def check(browser: Browser) -> None:
 
 
 def rows(section: str) -> str:
-    """What the cells of a list say."""
+    """An expression for the texts of a list's cells."""
     return (
         f"[...document.querySelectorAll('{section} tbody tr')]"
         ".map((tr) => [...tr.cells].map((cell) => cell.textContent))"
@@ -117,7 +117,7 @@ def rows(section: str) -> str:
 
 
 async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0) -> list[Permit]:
-    """Hold some permits of a scope, of which there are no more, and wait for others."""
+    """Hold all permits of a scope, and wait for some more."""
     permits = [await semaphore.acquire(scope, held) for _ in range(held)]
     for _ in range(waiting):
         line = asyncio.ensure_future(semaphore.acquire(scope, held))

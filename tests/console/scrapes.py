@@ -1,4 +1,4 @@
-"""A visitor of the page that a node serves its metrics on, as Prometheus is one."""
+"""Scrapes of metrics, as Prometheus makes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 
 class Scrape:
-    """What one visit to the page found."""
+    """The samples of one scrape."""
 
     def __init__(self, text: str) -> None:
         self.samples = {
@@ -32,12 +32,12 @@ class Scrape:
         return self.samples.get((name, tuple(sorted(labels.items()))))
 
     def of(self, scope: str) -> tuple[float | None, ...]:
-        """Held, waiting, granted."""
+        """A scope's permits held, requests waiting and permits granted."""
         names = ("permits_held", "requests_waiting", "permits_granted_total")
         return tuple(self.get(f"scrapy_semaphore_{name}", scope=scope) for name in names)
 
     def waits(self, scope: str) -> float | None:
-        """How many requests have got a permit, as a node counts them."""
+        """The number of requests that have got a permit, from the histogram of waits."""
         return self.get("scrapy_semaphore_wait_seconds_count", scope=scope)
 
     def scopes(self, name: str) -> set[str]:
@@ -59,7 +59,7 @@ async def scrape(url: str) -> Scrape:
 
 
 def addresses(log: str) -> list[str]:
-    """Where crawls have said that their metrics are, in the order of their lines."""
+    """The addresses of metrics in a log, in its order."""
     return re.findall(r"Metrics for Prometheus are at (\S+)", log)
 
 

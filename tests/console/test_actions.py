@@ -1,4 +1,4 @@
-"""What may be changed from the page, and by whom."""
+"""Changes from the page: which are allowed, and to whom."""
 
 from __future__ import annotations
 

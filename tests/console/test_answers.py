@@ -1,4 +1,4 @@
-"""What the page's server answers."""
+"""The answers of the page's server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_there_is_nothing_else(server: RedisServer) -> None:
 
 
 async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
-    """See test_view.py for what is shown of it."""
+    """The parts shown of it are tested in test_view.py."""
     async with FairSemaphore(server.url, lease=ENDLESS_S, node="a") as a, serving(server) as page:
         await fill(a, HOST, held=3, waiting=2)
         told = await page.state(open=scope_id(HOST))

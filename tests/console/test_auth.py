@@ -1,4 +1,4 @@
-"""Host headers under which this process answers, wherever it listens; and who may change limits."""
+"""Host headers that are accepted, wherever this process listens; and who may make changes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_name_to_listen_on_is_right_and_the_page_goes_by_the_same_names() ->
     [
         (f"Bearer {TOKEN}", None, True),
         (f"Bearer {TOKEN}", "http://localhost:1", True),
-        (f"Bearer {TOKEN}", "https://localhost:1", True),  # behind a server that speaks TLS
+        (f"Bearer {TOKEN}", "https://localhost:1", True),  # behind a proxy with TLS
         *(
             (f"Bearer {TOKEN}", origin, False)
             for origin in ("http://localhost:2", "http://evil.example", "null", "http://[::1", "")

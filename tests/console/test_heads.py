@@ -1,4 +1,4 @@
-"""Who connects and does not say in time what is wanted is cut off: page and metrics."""
+"""Connections whose request does not come in time are closed, at the page and the metrics."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ async def at_metrics(server: RedisServer, caplog: Log) -> AsyncIterator[str]:
 
 
 async def trickle(writer: asyncio.StreamWriter) -> None:
-    """Each byte comes in time, but not the end."""
+    """Send a head byte by byte, without an end."""
     while True:
         await asyncio.sleep(0.05)
         writer.write(b"x")

@@ -1,4 +1,4 @@
-"""The last hour of a scope, as the page shows it."""
+"""The figures of a scope's last hour, for the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a node: what they say, for how many scopes, and where."""
+"""The metrics of a node: their values, their labels, and their address."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     site.refusals = 1
     requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
     requests.append(Request(site.url("/busy/", "localhost")))
-    # Long beside what a busy machine takes: one request only is to wait for longer.
+    # Long even for a busy machine: only one request must wait for longer.
     brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 2.0}
     crawl = Crawl(server, *requests, SEMAPHORE_METRICS=0, **brief)
     url = await address(caplog)
@@ -102,7 +102,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     await eventually(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
     with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
-    crawl.crawler.engine.crawl(Request(site.url("/page/", "localhost")))  # a call finds it out
+    crawl.crawler.engine.crawl(Request(site.url("/page/", "localhost")))  # a call notices it
     await eventually(
         lambda: crawl.stat("semaphore/reconnects") and len(crawl.spider.responses) == 2
     )
@@ -163,7 +163,7 @@ async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer)
     assert 0 < seconds[0] < TIMEOUT_S
 
 
-# Where they are, and that nothing of it is in a crawl's way ---------------------------------------
+# Where they are, and that no problem there stops a crawl ------------------------------------------
 
 
 async def test_without_a_reactor(server: RedisServer, site: Site, tmp_path: Path) -> None:

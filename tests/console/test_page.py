@@ -1,4 +1,4 @@
-"""The page, as a real browser shows it: to all eyes, to a keyboard, and to a screen reader."""
+"""The page in a real browser: on the screen, by keyboard, and for screen readers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PAUSES = """
 
 
 def cells(scope: str, *columns: str) -> str:
-    """What the columns of a scope's row say."""
+    """An expression for the texts of some cells of a scope's row."""
     return (
         f"{list(columns)}.map((column) => {ROWS}.find((row) => row.cells[0].textContent === "
         f"{scope!r})?.querySelector(`td.${{column}} > span`).textContent)"
@@ -56,7 +56,7 @@ def cells(scope: str, *columns: str) -> str:
 
 
 async def tab_to(browser: Browser, text: str) -> None:
-    """By keyboard alone, from where the focus is."""
+    """Move the focus by keyboard to the element with this text."""
     for _ in range(60):
         await browser.press("Tab")
         if await browser.see(FOCUS) == text:

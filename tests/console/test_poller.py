@@ -1,4 +1,4 @@
-"""Starts a second, from one survey to the next."""
+"""Starts a second, measured between surveys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of the page that other packages bring."""
+"""Sections of the page that other packages add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of a snapshot: found and cut on the server."""
+"""The part of a snapshot that the page shows, filtered and cut on the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEN = Snapshot.of([scope("b", 1, 2), scope("a", 3, 2), scope("C", 2, 0), scope(
 
 
 def values(row: dict[str, Any]) -> list[Any]:
-    """In the order of its keys, which are those of docs/commands.md."""
+    """The values in the order of the keys, which are those of docs/commands.md."""
     return list(row.values())
 
 

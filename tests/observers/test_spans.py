@@ -21,7 +21,7 @@ async def test_each_wait_has_a_span(server: RedisServer, site: Site) -> None:
     trace.set_tracer_provider(provider)
     first, second = pages(site, 2, "/slow/")
     late = Request(site.url("/slow/late"), meta={"max_retry_times": 0})
-    # Long beside what a busy machine takes: the others are to get theirs in time.
+    # Long even for a busy machine: the other requests must get their permits in time.
     brief: dict[str, Any] = {"limit": 1, "SEMAPHORE_ACQUIRE_TIMEOUT": 2.0}
     crawl = Crawl(server, first, late, **brief)
     await site.until(lambda: site.now == 1)

@@ -1,4 +1,4 @@
-"""Operators' actions over a connection of their own: what they cost, and how they fail."""
+"""`Admin`: its connection, its errors, and what `inspect` shows."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: Red
 
 
 async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
-    """Those that wait come first, in the order of the queue, and then the others by name."""
+    """Waiting nodes come first, in the order of the queue, then the others by name."""
     c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]
     assert str(await a.inspect("s")) == "s: 0/- held, 0 waiting"
     await c.take("s", 3, limit=2)

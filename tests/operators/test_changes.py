@@ -1,4 +1,4 @@
-"""The verbs for changes: they change what holds, at once, and say what holds then."""
+"""The verbs for changes: they take effect at once, and print the result."""
 
 import asyncio
 import re
@@ -76,7 +76,7 @@ async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outsid
 
 async def test_what_is_limited_under_the_name_all_can_be_paused(server: RedisServer) -> None:
     for verb in (("limit", "all", "5"), ("pause", "all"), ("reset", "all")):
-        assert (await semaphore(server, *verb)).status == 0  # a rule is as good
+        assert (await semaphore(server, *verb)).status == 0  # a rule is enough
 
 
 async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: RedisServer) -> None:
@@ -137,7 +137,7 @@ async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer)
     ran = await semaphore(server, "evict", "one", "--yes")
     assert (ran.status, ran.err) == (0, "")
     assert ran.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."
-    for node in living:  # as they do when they hear that something has changed
+    for node in living:  # as they do when they are notified of a change
         await node.renew(SITE, limit=2)
     assert await nodes_at(server, SITE) == [("two", 1, 1), ("three", 1, 0)]
     assert await nodes_at(server, LONG_NAME) == [("three", 1, 0), ("two", 1, 0)]
@@ -166,7 +166,7 @@ async def test_a_living_node_loses_its_permits_at_once(server: RedisServer) -> N
                 async with Admin(server.url) as operator:
                     assert await operator.evict(living.node) == (1, 1)
                 await asyncio.sleep(ENDLESS_S)
-        # Who waited asks again by itself.
+        # Waiting requests ask again by themselves.
         await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
 
 

@@ -1,4 +1,4 @@
-"""Exit statuses that scripts can use, and one clear line where something is wrong."""
+"""Exit statuses that scripts can use, and one clear line for each error."""
 
 import asyncio
 import io
@@ -152,7 +152,7 @@ async def test_a_server_that_cannot_be_reached_is_given_up(arguments: tuple[str,
 
 
 async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
-    """At once, and behind an operator's yes: each step has its end."""
+    """Also after an operator's yes: each step has its own time-out."""
     await three_nodes(server)
     brief = ("-s", "SEMAPHORE_LEASE=12")
     no_answer = f"{SAYS}cannot reach {server.url}: no answer within 2 s"
@@ -178,7 +178,7 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
         found = await semaphore(None, "status")
         assert (found.status, found.lines[1].split()[:2]) == (0, [SITE, "1/2"])
         assert embedded.find() == node.url
-    # The command has kept it from nothing: it ends with the last who uses it.
+    # The command has not kept the server alive: it ends with its last user.
     await eventually(lambda: embedded.find() is None)
     ended = await semaphore(None, "status")
     assert ended.status == 3

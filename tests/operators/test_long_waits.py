@@ -21,7 +21,7 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.times import ENDLESS_S
 
-LONG_WAIT_S = 0.05  # seconds: what these tests take for long
+LONG_WAIT_S = 0.05  # the option, in these tests
 HOST = "127.0.0.1"
 
 
@@ -37,7 +37,7 @@ def explained(caplog: Log) -> list[str]:
 
 
 class Looking(FairSemaphore):
-    """A semaphore whose long waits are explained; looks at the server can be held up."""
+    """A semaphore whose long waits are explained; its calls of `inspect` can be held up."""
 
     def __init__(
         self, server: RedisServer, *observers: Observer, long_wait: float = LONG_WAIT_S
@@ -120,7 +120,7 @@ async def test_one_look_for_all(server: RedisServer, caplog: Log, monkeypatch: P
         await eventually(lambda: len(explained(caplog)) == 2)
         assert sorted(line[0] for line in explained(caplog)) == ["a", "b"]
         waiters.append(semaphore.wait_for("a"))
-        await eventually(lambda: len(explained(caplog)) == 3)  # of the late one: the others are
+        await eventually(lambda: len(explained(caplog)) == 3)  # the late one too
         assert "on this node 4." in explained(caplog)[2]
         assert semaphore.begun == 3
         await semaphore.waits.close()
@@ -164,7 +164,7 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
         semaphore.may_end.set()
         if not is_closed:
             await eventually(lambda: semaphore.ended)
-            await eventually(lambda: not semaphore.waits._timers)  # nobody watches the scope
+            await eventually(lambda: not semaphore.waits._timers)  # the scope is unwatched
     assert explained(caplog) == []
     assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
@@ -208,7 +208,7 @@ def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
         "this node 8. The limit is 4. 4 held by a (3), b (1); the oldest for 75 s by b. "
         "All permits are held."
     )
-    # Requests of which the server has not heard yet are counted.
+    # Requests not sent to the server yet are counted.
     assert "On all nodes 15 wait for one, on this node 15." in explanation(FULL, 61.3, 15)
     crowd = replace(FULL, limit=20, members=tuple(holder(f"n{n}", 2, n) for n in range(9)))
     line = explanation(crowd, 61.3, 8)
@@ -262,7 +262,7 @@ async def test_who_wants_a_stricter_limit(
         monkeypatch.setattr(fleet.admin, "inspect", inspect)
         (await fleet.acquire(HOST, own)).release()
         visiting = await visitor.acquire(HOST, asked)
-        for _ in range(2):  # said once
+        for _ in range(2):  # logged once
             asking = asyncio.create_task(fleet.acquire(HOST, own))
             await eventually(lambda: explained(caplog))
             visiting.release()

@@ -1,4 +1,4 @@
-"""`scrapy semaphore status` shows what is, in a form for people and in one for programs."""
+"""`scrapy semaphore status`: its tables for people, and its JSON for programs."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside:
     for spelling in (SITE, "WWW.Example.ORG.", "*.org"):
         assert await semaphore(server, "status", spelling) == (0, OF_SITE, "")
     assert await semaphore(server, "status", "--nodes") == (0, BY_NODE, "")
-    # What stands behind an option is a scope too.
+    # A name after an option is a scope, too.
     ran = await semaphore(server, "status", LONG_NAME, "--nodes", SITE)
     assert [line.split()[0] for line in ran.lines[1:5] if line] == [SITE, LONG_NAME, "node"]
     assert (await semaphore(server, "status", "--json", "--nodes")).status == 0
@@ -93,7 +93,7 @@ async def test_rules_show_who_set_them(server: RedisServer, outside: Outside) ->
         "*.edu         5  90/m  paused  alice@desk",
         "*.museum      -     -  paused  alice@desk",
     ]
-    # A pattern has its rule, be no host below it in use; and what fits none shows none.
+    # A pattern's rule is shown even if no host below it is in use, and only where it fits.
     assert (await semaphore(server, "status", SITE, "--nodes")).out.count("*.edu") == 0
     ran = await semaphore(server, "status", "*.museum")
     assert (ran.status, ran.lines[1].split()) == (0, ["*.museum", "-", "paused", "alice@desk"])

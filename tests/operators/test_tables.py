@@ -1,4 +1,4 @@
-"""Times, names and limits as people read them; tables, which fit."""
+"""Times, names and limits as text, and tables that fit the terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def test_columns_with_nothing_in_them_are_left_out_and_long_names_are_cut() -> N
         "www.a-long-name.examp…       1  -",
         "b                           22  here",
     ]
-    # However little room there is, a name can still be told.
+    # However narrow the terminal, names can still be told apart.
     two_names = [columns[0], columns[0], *columns[1:]]
     shown = lines(two_names, rows, 54)[1]
     assert shown == "www.a-long-name…  www.a-long-name.examp…       1  -"

@@ -17,7 +17,7 @@ async def test_a_terminal_is_redrawn_until_ctrl_c(server: RedisServer, outside: 
     async with terminal(server, "watch", height=6) as shown:  # of more rows than fit
         await shown.has_drawn("1 of 2 scopes", times=2)
         assert outside.dump() == before
-        assert "\x1b[1A\x1b[2K" in shown.drawn  # over what stood there
+        assert "\x1b[1A\x1b[2K" in shown.drawn  # over the last tables
         await nodes[0].give_back(SITE, limit=2)
         await shown.has_drawn("2/2        2")
         assert await shown.ends_with(b"\x03") == 0
@@ -55,7 +55,7 @@ async def test_elsewhere_each_look_is_printed(server: RedisServer, tmp_path: Pat
             watch = ("semaphore", "watch", "--json")
             process = start_scrapy(*watch, cwd=NOWHERE, env=environment, stdout=out, stderr=errors)
         printed = await asyncio.to_thread(output.read, 8000)  # more than one look
-        output.close()  # as `head` does when it has enough
+        output.close()  # as `head` does
         await process.ended()
     assert len(printed) == 8000
     assert (tmp_path / "errors").read_bytes() == b""

@@ -1,4 +1,4 @@
-"""Batches of the history, as a test chooses them."""
+"""Writes batches of the history that tests have made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of a crawl has each try of a request once, as what became of it."""
+"""The history of a crawl counts each try of a request once, with its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's counts of what it does to sites, before they go to the server."""
+"""A node's counts of its requests, before they are sent to the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 def notes(diary: Diary) -> dict[int, PauseNote]:
-    """What was noted of pauses, in a minute."""
+    """The notes of pauses in a minute."""
     (tally,) = diary.next_batch(is_closing=True).tallies
     return tally.pauses
 

@@ -1,4 +1,4 @@
-"""The server keeps what nodes did to each site, once, whatever is sent twice, late or never."""
+"""The server keeps each site's history, and counts once what is sent twice or late."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_site_s_history_is_what_all_nodes_did(server: RedisServer) -> No
     assert (pause.asked, pause.refused, pause.last_start) == (5.0, True, None)
     (change,) = history.changes
     assert change.rule == {"concurrency": 2, "by": "alice@desk"}
-    assert history.ended == ()  # both nodes have written the last of what they did
+    assert history.ended == ()  # both nodes have written their last batch
 
 
 async def test_a_request_that_begins_in_a_pause_is_in_the_history(server: RedisServer) -> None:
@@ -134,7 +134,7 @@ async def test_the_last_minute_is_written_though_the_server_has_hung_up(
         async with node(server) as a:
             (await a.acquire("s", 1)).release()
             with server.client() as client:
-                await eventually(lambda: bool(client.zcard(KEYS.nodes)))  # it has announced itself
+                await eventually(lambda: bool(client.zcard(KEYS.nodes)))  # its first batch
                 client.client_kill_filter(_type="normal", skipme=True)
         history = await read_history(admin, "s", DAY_S)
     assert history.sum().requests == 1

@@ -1,4 +1,4 @@
-"""The history of a crawl under faults is what a real nginx has logged."""
+"""The history of a crawl under faults agrees with the log of a real nginx."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_the_history_fits_the_log_of_nginx(
         history = await read_history(admin, HOST, 3600)
     total = history.sum()
     lines = log.read_text().splitlines()
-    whole = [line for line in lines if KILLED not in line]  # of nodes that wrote all they did
+    whole = [line for line in lines if KILLED not in line]  # of nodes that wrote all their batches
     # A request that the crawler gave up is logged as answered, or did not reach the site.
     assert len(whole) <= total.requests <= len(lines) + total.silent
     for name, statuses in CLASSES.items():
@@ -97,12 +97,12 @@ async def test_the_history_fits_the_log_of_nginx(
 
 
 def count_of(lines: list[str], status: str) -> int:
-    """The lines whose status begins so."""
+    """The number of lines whose status begins with this."""
     return sum(f'" {status}' in line for line in lines)
 
 
 async def crawl_under_faults(server: RedisServer, site: str, log: Path, directory: Path) -> None:
-    """Three nodes crawl, another is killed, and the server hangs up on all again and again."""
+    """Three nodes crawl, another is killed, and the server closes all connections repeatedly."""
     paths = [*(f"/page/{n}" for n in range(PAGES)), "/moved", "/none", "/private"]
     settings: dict[str, Any] = {
         "ROBOTSTXT_OBEY": True,

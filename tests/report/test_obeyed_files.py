@@ -1,4 +1,4 @@
-"""The history has each robots.txt that nodes obeyed, once as long as it stayed the same."""
+"""The history keeps each robots.txt that nodes obeyed, once until it changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY_S = 86400.0
 
 
 async def note(server: RedisServer, *files: RobotsTxtObeyed) -> None:
-    """Let a node fetch these files, one after the other."""
+    """Have a node fetch these files, one after the other."""
     for file in files:
         node = FairSemaphore(server.url, lease=ENDLESS_S, history=DAY_S)
         async with node:

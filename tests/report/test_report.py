@@ -1,4 +1,4 @@
-"""`scrapy semaphore report` shows what was done to a site."""
+"""The text and the JSON of `scrapy semaphore report`."""
 
 from __future__ import annotations
 
