@@ -3,7 +3,7 @@
 # the first start chooses a random one, so there is no default password.
 set -eu
 file=/password/redis
-# With new volumes, no node can have been granted a permit that this server does not know of.
+# With new volumes, no permit that was granted earlier can still be held.
 is_new=
 if [ ! -e "$file" ] && [ -z "$(ls -A /data 2>/dev/null)" ]; then is_new=yes; fi
 umask 022 # the nodes run as another user; only they share the volume
@@ -33,7 +33,7 @@ fi
 
 program=$1
 shift
-# As a configuration on its standard input: a command line is visible to everybody who may list processes.
+# The configuration is its standard input: a command line is visible to everybody who may list processes.
 exec docker-entrypoint.sh "$program" - "$@" <<END
 requirepass $(cat "$file")
 END

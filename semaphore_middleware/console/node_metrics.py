@@ -54,7 +54,7 @@ WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 NAMED_SCOPES_MAX = 50  # scopes with labels of their own, in a process
-# The first so many scopes get a label at once, later ones when they are busy.
+# The first scopes get a label at once, later ones when they are busy.
 FIRST_NAMED_SCOPES = 25
 BUSY_SCOPE_PERMITS = 100  # a busy scope was granted at least this many
 COUNTED_SCOPES_MAX = 1000  # bounds the memory of a broad crawl

@@ -36,7 +36,7 @@ def names_of(names: Sequence[str]) -> str:
     return ", ".join(map(clean, names[:NAMES_MAX])) + (f" and {more:,} more" if more > 0 else "")
 
 
-def who(name: str | None) -> str:
+def short_name(name: str | None) -> str:
     """The name of a node or an operator, without the random letters added to it."""
     return clean(re.sub(r"-[0-9a-f]{12}$", "", name)) if name else NOTHING
 

@@ -21,7 +21,7 @@ from semaphore_middleware.model.limits import LIMITLESS, PARTS
 from semaphore_middleware.model.reasons import BY_NAME
 from semaphore_middleware.model.rules import Rule
 from semaphore_middleware.operators.admin import Admin
-from semaphore_middleware.operators.formatting import who
+from semaphore_middleware.operators.formatting import short_name
 from semaphore_middleware.operators.verbs import CommandError, Status
 
 FURTHER = PARTS[1:]  # of a limit, besides the concurrency
@@ -173,7 +173,7 @@ class Snapshot:
             return BY_NAME["recovery"].text(self.totals.recovery_left)
         for rule in self.rules:
             if rule.name == EVERY and rule.paused:
-                return f"All sites are paused, by {who(rule.by)}, until 'resume --all'."
+                return f"All sites are paused, by {short_name(rule.by)}, until 'resume --all'."
         if self.is_silent and self.totals.silent_for:
             silent = time_of(self.totals.silent_for)
             return (

@@ -31,14 +31,14 @@ from semaphore_middleware.operators.formatting import (
     held_of,
     rate_word,
     set_time,
+    short_name,
     state_of,
     time_or_nothing,
-    who,
 )
 from semaphore_middleware.operators.snapshot import NodeRow, Snapshot
 
 T_contra = TypeVar("T_contra", contravariant=True)
-SHORTEST_NAME = 16  # characters, however little room there is
+SHORTEST_NAME = 16  # characters left of a name that is cut
 
 
 class Output(Console):
@@ -134,9 +134,9 @@ def _marked(word: str) -> Text | str:
 def _who_limits(row: Inspection) -> str:
     """The operator who set the limit, otherwise the nodes that ask for the strictest one."""
     if row.set_by or not row.strictest:
-        return who(row.set_by)
+        return short_name(row.set_by)
     first, *others = row.strictest
-    return who(first.node) + (f" +{len(others)}" if others else "")
+    return short_name(first.node) + (f" +{len(others)}" if others else "")
 
 
 def _pause(paused: bool | None) -> Text | str:
@@ -189,7 +189,7 @@ PATTERNS: Sequence[Column[Rule]] = (
         "rate", lambda row: rate_word(row.limit.get("rate"), row.limit.get("burst")), is_spare=True
     ),
     Column("paused", lambda row: _pause(row.paused), right=False, is_spare=True),
-    name("set by", lambda row: who(row.by)),
+    name("set by", lambda row: short_name(row.by)),
 )
 
 

@@ -41,7 +41,7 @@ def test_what_was_set_is_shown_as_it_was_set_and_one_is_not_many() -> None:
         "2,000 permits",
     ]
     names = ("alice@desk-0123456789ab", "node-12")
-    assert [formatting.who(name) for name in names] == ["alice@desk", "node-12"]
+    assert [formatting.short_name(name) for name in names] == ["alice@desk", "node-12"]
 
 
 def test_a_limit_that_adapts_shows_what_it_may_grow_to() -> None:

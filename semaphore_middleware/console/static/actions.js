@@ -33,7 +33,7 @@ export function changeButtons(scope, title) {
   return group;
 }
 
-/** Have the page ask for the state, which a change has made old. */
+/** Have the page fetch the state again, after a change. */
 export function changed() {
   document.dispatchEvent(new Event("changed"));
 }
