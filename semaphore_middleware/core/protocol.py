@@ -100,7 +100,7 @@ class Reply:
     """Free permits of the scope, less those waited for, of all nodes."""
     limit: Wire[int]
     """How many may hold a permit of the scope now."""
-    is_counted: Wire[bool]
+    starts_count: Wire[bool]
     """Whether starts are spaced, forbidden or measured, so that no permit is reused."""
     interval: Wire[float | None]
     """The least time from one start to the next, by a delay, a rate or a learned interval; None:

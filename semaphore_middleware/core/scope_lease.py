@@ -458,7 +458,7 @@ class ScopeLease:
             self._apply_pause(reply)
         before, self.last_reply = self.last_reply, reply
         self.is_full = reply.available <= 0
-        self._is_reuse_stopped = reply.is_counted
+        self._is_reuse_stopped = reply.starts_count
         if reply.answered_ago is not None:
             self.last_success = max(self.last_success, sent - reply.answered_ago)
         note_reply(self._node, before, reply)

@@ -25,7 +25,7 @@ REPLY = {
     "held": 0,
     "paused_at": 0,
     "pause_length": 0.0,
-    **dict.fromkeys(("is_counted", "wants_feedback", "is_stricter"), False),
+    **dict.fromkeys(("starts_count", "wants_feedback", "is_stricter"), False),
     **dict.fromkeys(("interval", "retry_in", "backoff")),
     **dict.fromkeys(("answered_ago", "reason")),
 }

@@ -97,11 +97,11 @@ async def test_nobody_starts_before_the_time_that_the_site_named(
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
-    assert not (await b.take("s", limit=LIMIT)).is_counted
+    assert not (await b.take("s", limit=LIMIT)).starts_count
     await a.take("s", 3, limit=LIMIT)
     await b.take("s", limit=LIMIT)
     reply = await report(a, asked_for(200))
-    assert (reply.backoff, reply.is_counted, outside.held()) == (200, True, {"a": 2, "b": 1})
+    assert (reply.backoff, reply.starts_count, outside.held()) == (200, True, {"a": 2, "b": 1})
     told = outside.notified()  # a request that has not begun yet should not
     backoff = f"backoff {reply.paused_at} 200000 s"
     assert sorted(told) == [("a", backoff), ("b", backoff), ("b", "retry 200000 s")]
@@ -109,7 +109,7 @@ async def test_nobody_starts_before_the_time_that_the_site_named(
     assert (await b.inspect("s")).backoff_left == pytest.approx(200, abs=60)
     outside.end_backoff()
     reply = await b.renew("s", limit=LIMIT)
-    assert (reply.granted, reply.is_counted) == (2, False)
+    assert (reply.granted, reply.starts_count) == (2, False)
 
 
 async def test_resuming_ends_a_pause_at_once(server: RedisServer) -> None:

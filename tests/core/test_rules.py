@@ -65,7 +65,7 @@ async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> Non
     await a.admin.configure("*.example.org", {"rate": "1/h", "burst": 3})
     assert (await a.take(HOST, 2, limit=9)).granted == 2
     reply = await b.take(HOST, 2, limit=Limit(9, rate="1000/s", burst=1000))
-    assert (reply.granted, reply.is_counted) == (1, True)
+    assert (reply.granted, reply.starts_count) == (1, True)
     assert 3000 < (reply.retry_in or 0) <= 3600
     seen = await a.inspect(HOST)
     assert (seen.effective.rate, seen.effective.burst) == ("1/h", 3)

@@ -62,7 +62,7 @@ def test_requests_that_gave_up_are_forgotten() -> None:
 
 def counted(node: LoneNode) -> None:
     """The server replies that each start must be reported."""
-    node.exchange(granted=1, is_counted=True)
+    node.exchange(granted=1, starts_count=True)
 
 
 REASONS: list[Callable[[LoneNode], None]] = [
@@ -144,7 +144,7 @@ def test_the_pool_serves_for_two_windows_after_the_last_answer(timers_are_late: 
     assert node.ask()._stage is Stage.WAITING
 
 
-@pytest.mark.parametrize("reply", [{"available": FULL}, {"available": -1}, {"is_counted": True}])
+@pytest.mark.parametrize("reply", [{"available": FULL}, {"available": -1}, {"starts_count": True}])
 def test_of_a_full_site_what_nobody_here_uses_is_returned_at_once(reply: dict[str, Any]) -> None:
     node = LoneNode()
     first, second = node.hold(2)
@@ -172,7 +172,7 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
 def test_a_start_counts_when_its_request_begins() -> None:
     node = LoneNode(Limit(9, delay=1.0))
     permit, never, lost = (node.ask() for _ in range(3))
-    update = node.exchange(granted=3, is_counted=True, interval=1.0)
+    update = node.exchange(granted=3, starts_count=True, interval=1.0)
     assert update.unstarted == 0
     update = node.update()
     assert (update.unstarted, update.started) == (3, 0)

@@ -62,7 +62,7 @@ async def test_so_many_start_and_the_next_one_is_notified_when(
         move(outside, hours * HOUR) if hours else None
         granted += starts
         reply = await a.renew("s", limit=limit)
-        assert reply.is_counted
+        assert reply.starts_count
         assert_waits(reply, granted, wait * HOUR)
         await a.give_back("s", starts, limit=limit)
     assert outside.notified() == []

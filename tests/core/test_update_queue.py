@@ -222,7 +222,7 @@ def test_leases_are_renewed_every_third_of_a_lease_while_there_is_one_to_renew()
 
 def test_a_start_is_reported_in_the_middle_of_the_interval() -> None:
     node = LoneQueue(window=0.0)
-    node.hold(interval=1.0, is_counted=True)
+    node.hold(interval=1.0, starts_count=True)
     now = node.clock.now
     assert node.go_on(until=now + 0.5) == [now + 0.5]
     (update,) = node.call(interval=1.0).updates

@@ -91,7 +91,7 @@ local function pack_reply(scope, status, own)
     reply_interval = math.max(reply_interval, (@hook(interval)))
   end
   if wants_feedback then reply_wants_feedback = 1 end
-  if wants_feedback or is_paced(scope) or effective.paused or is_backing_off then reply_is_counted = 1 end
+  if wants_feedback or is_paced(scope) or effective.paused or is_backing_off then reply_starts_count = 1 end
   if own then
     reply_lease_id, reply_granted = own.lease_id, own.granted
     -- Another node asks for a stricter limit than this one, and no operator has set one.
