@@ -11,15 +11,15 @@ UV := $(if $(shell command -v uv),uv pip install --quiet --compile-bytecode --py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) --constraint $(CONSTRAINTS) $(1) ||) \
 	{ $(PIP) 'pip>=25.1' && $(PIP) --constraint $(CONSTRAINTS) $(1); }
-# As pip it trusts the system's certificates.
+# Trust the system's certificates, as pip does.
 export UV_NATIVE_TLS := 1
 
-# Errors of mypy where an older Scrapy or requests is only typed less well.
+# Errors of mypy that come only from the weaker types of an older Scrapy or requests.
 TYPED_SINCE := arg-type import-untyped misc return-value union-attr
 
 export URL NODES LIMIT LATENCY PAGES
 
-# Without bytecode each worker compiles all tests anew: more than half of what its start costs.
+# Without bytecode each worker compiles all tests again: more than half of the time it takes to start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
@@ -33,7 +33,7 @@ crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LA
 
 # In CI a test that failed is run again, alone.
 PYTEST := $(BIN)/python -m $(if $(CI),tests.support.rerun,pytest) --numprocesses auto --dist worksteal
-# Twice as many as processors: tests wait for servers, processes and leases.
+# Twice the number of processors, as tests wait for servers, processes and leases.
 WORKERS = $(shell echo $$(($$(nproc) * 2)))
 
 .PHONY: test

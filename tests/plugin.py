@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(environment.close)
     # redis-py reads the package's metadata for each connection: a third of what a server costs.
     redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
-    surroundings.MARKS_OF_CONTAINERS = ()  # tests say the same in a container
+    surroundings.MARKS_OF_CONTAINERS = ()  # logs are the same in a container
     # On a busy machine a process may stand still for longer than by default.
     lease.LONGEST_CALL_S = TIMEOUT_S
     maker: Any = semaphore
@@ -65,8 +65,8 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests be coroutines. Those that use the site share its loop, the reactor's; others, but
-    those of some packages, have a loop of their own. And limit the time of each, except slow ones.
+    """Let tests be coroutines. Those that use the site, and those of some packages, run on the
+    reactor's loop, others on a loop of their own. Also limits the time of all but slow tests.
     """
     from tests.support.crawls import within  # not earlier: Scrapy imports the reactor's parts
 
@@ -84,8 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the search for garbage, a seventh of what tests cost, be rarer, and look only at what is
-    made from now on.
+    """Make garbage collection, a seventh of the tests' cost, rarer, and limit it to objects made
+    from now on.
     """
     gc.collect()
     gc.freeze()
@@ -102,7 +102,7 @@ def embedded_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_server() -> Iterator[SharedServer]:
-    """This worker's, for all tests that ask for a server."""
+    """This worker's server, for all tests that need one."""
     shared = SharedServer()
     try:
         yield shared
@@ -112,8 +112,8 @@ def shared_server() -> Iterator[SharedServer]:
 
 @pytest.fixture
 def server(shared_server: SharedServer) -> Iterator[RedisServer]:
-    """A server as if it were new. Each key that a test leaves there must have an expiry, but for
-    those that have none on purpose.
+    """A server as if it were new. Each key that a test leaves there must have an expiry, except
+    those without one on purpose.
     """
     yield shared_server.lend()
     kept = shared_server.take_back()
@@ -154,7 +154,7 @@ def site() -> Iterator[Site]:
 
 
 def in_the_loop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Let the reactor do this; a fixture runs outside of it."""
+    """Run a coroutine on the reactor's loop: fixtures run outside of it."""
     from twisted.internet import reactor  # not earlier: pytest-twisted is to choose which one
 
     done: Deferred[None] = Deferred()

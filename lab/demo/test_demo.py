@@ -54,7 +54,7 @@ SAYS_NOTHING = {
     f"{FAILURE}/scrapy.exceptions.IgnoreRequest": 2,
     f"{FAILURE}/semaphore_middleware.errors.PermitLostError": 2,
 }
-"""Of a site."""
+"""Stats of requests that are not faults of a site."""
 
 
 def elsewhere(stats: Mapping[str, Any]) -> CrawlResult:

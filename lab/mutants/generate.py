@@ -25,7 +25,7 @@ FILES = (
     "semaphore_middleware/shared_crawl/*.py",
     "semaphore_middleware/shared_crawl/lua/**/*.lua",
 )
-"""Those that keep promises."""
+"""The files that keep promises."""
 ACCEPTED = r"mutant \S+ -> \S+: .+"
 """A comment beside what nobody needs to see, since it changes nothing that anybody could: the words
 of a line, what they are instead, and why.

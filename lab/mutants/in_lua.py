@@ -71,7 +71,7 @@ def _may_depend(one: str, other: str) -> bool:
 
 
 def blanked(code: str) -> str:
-    """The same, without what its texts and comments say."""
+    """The code with its texts and comments blanked out."""
     return STRING_OR_COMMENT.sub(
         lambda found: (" " if found[0].startswith("-") else "'") * len(found[0]), code
     )

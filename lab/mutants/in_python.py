@@ -166,7 +166,7 @@ def _has_effect(node: Any) -> bool:
 
 
 def _with(node: Any, **fields: Any) -> Any:
-    """The same node, but for these fields."""
+    """A copy of the node, except for these fields."""
     new = copy(node)
     vars(new).update(fields)
     return new

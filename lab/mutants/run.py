@@ -138,7 +138,7 @@ class Worker:
         return _verdict(status, TESTS, self._last_test.read_text())
 
     def _passes_without(self, test: str) -> bool:
-        """Whether the test passes without a mutant; else it is left out from now on."""
+        """Check that the test passes without a mutant; otherwise leave it out from now on."""
         if test not in self._passes:
             alone = [test] if test else ["--collect-only", "tests"]
             is_world = test in WORLDS.values()

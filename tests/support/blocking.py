@@ -22,5 +22,5 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def result_of(call: Coroutine[Any, Any, Result]) -> Result:
-    """Run it in that loop, and wait for what it returns."""
+    """Run a coroutine in that loop, and return its result."""
     return asyncio.run_coroutine_threadsafe(call, _loop()).result(TIMEOUT_S)

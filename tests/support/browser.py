@@ -39,7 +39,7 @@ class Chromium:
         self._profile = Path(tempfile.mkdtemp(prefix="sem-browser-"))
 
     def start(self) -> Self:
-        """Returns when it can be driven."""
+        """Start the process, and return when it can be driven."""
         assert CHROMIUM, WHY_NOT
         self._process = subprocess.Popen(
             [CHROMIUM, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={self._profile}"],
@@ -77,7 +77,7 @@ class Browser:
         self._session = ""
         self._loaded = asyncio.Event()
         self.complaints: list[str] = []
-        """What the console says: errors and warnings, also of the Content-Security-Policy."""
+        """The console's errors and warnings, also those of the Content-Security-Policy."""
         self._reader = asyncio.create_task(self._read())
 
     # The protocol -------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Browser:
             raise AssertionError(f"{expression} is {seen!r}, not {wanted!r}") from None
 
     async def tree(self) -> list[dict[str, Any]]:
-        """What a screen reader is told: role, name and properties of each node."""
+        """The accessibility tree, as screen readers get it: role, name and properties of nodes."""
         told = await self.do("Accessibility.getFullAXTree")
         return [node for node in told["nodes"] if not node["ignored"]]
 

@@ -102,7 +102,7 @@ async def semaphore_process(
     directory: Path = NOWHERE,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Ran:
-    """The same as a process, which has nothing to read."""
+    """Run the command as a process with an empty standard input."""
     with TemporaryFile() as out, TemporaryFile() as err:
         process = start_scrapy(
             *("semaphore", *arguments),
@@ -122,7 +122,7 @@ async def semaphore_process(
 def listening(
     server: RedisServer, directory: Path, *arguments: str, **environment: str
 ) -> Iterator[tuple[ScrapyProcess, str]]:
-    """`scrapy semaphore serve` as a process, and the address that it has told."""
+    """`scrapy semaphore serve` as a process, and the address that it has printed."""
     typed = ("semaphore", *arguments, "-s", f"SEMAPHORE_REDIS_URL={server.url}")
     output = directory / "output"
     with ScrapyProcess(*typed, directory=directory, log_file=output, **environment) as process:
@@ -235,7 +235,7 @@ LONG_NAME = "a-very-long-name.of.example.edu"
 
 
 class OldCaller(Caller):
-    """A node that states that its requests have held their permits, and waited, for 3 h."""
+    """A node whose updates claim that its requests have held permits, and waited, for 3 h."""
 
     def next_update(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> LeaseUpdate:
         return super().next_update(scope, limit, held_age=OLD, wait_age=OLD, **overrides)

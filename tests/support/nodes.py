@@ -178,7 +178,7 @@ class Book:
 
 
 class Caller:
-    """A node reduced to its updates: what it says, and how often, is the test's to choose.
+    """A node reduced to its updates: the test chooses their contents, and how often they are sent.
 
     It hears only replies: what it was granted meanwhile, it learns when it renews. By itself it
     says only that requests have begun, at the grant, where their starts are spaced. Nothing ends
@@ -239,7 +239,7 @@ class Caller:
         return await self.update(scope, limit)
 
     async def update(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Reply:
-        """The present counts, but for what is overridden; under another epoch, once more."""
+        """The present counts, except those overridden; sent again if the epoch is another one."""
         while True:
             update = self.next_update(scope, limit, **overrides)
             replies = await self.send(update)
@@ -286,7 +286,7 @@ class Caller:
         return replace(update, **overrides) if overrides else update
 
     async def send(self, *updates: LeaseUpdate) -> list[Reply] | None:
-        """Exactly these, in one go; the replies are not heard. None: under another epoch."""
+        """Send exactly these in one call; replies are not applied. None: under another epoch."""
         return await self.store.sync(self.connection, updates)
 
     def apply(self, *replies: Reply) -> None:
@@ -354,7 +354,7 @@ class Outside:
         return self.look(scope)[0].state
 
     def in_use(self) -> set[bytes]:
-        """All keys but the epoch, and what is kept of the past."""
+        """All keys except the epoch and the history."""
         keys = set(self.client.scan_iter("*", count=1000)) - {KEYS.epoch}
         past = (KEYS.named("history"), KEYS.changed_rules, KEYS.index)
         return {key for key in keys if not key.startswith(past)}

@@ -1,4 +1,4 @@
-"""A proxy before a server: its subclasses say what becomes of what they pass on."""
+"""A proxy before a server; its subclasses define how they change what they pass on."""
 
 from __future__ import annotations
 

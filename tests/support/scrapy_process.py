@@ -166,7 +166,7 @@ class ScrapyProcess:
         return [line for line in self.log.splitlines() if re.search(r"\] (ERROR|CRITICAL):", line)]
 
     def stat(self, name: str) -> Any:
-        """From the stats that Scrapy writes to the log at the end; 0 for one that is not there."""
+        """A stat from those that Scrapy logs at the end; 0 if it is not there."""
         found = re.search(rf"'{re.escape(name)}': (.+?)[,}}]", self.log)
         return literal_eval(found[1]) if found else 0
 

@@ -38,8 +38,9 @@ for _, key in ipairs(redis.call('KEYS', '{*}:*')) do
 end
 return found
 """
-"""The package's keys without an expiry, but for those that are meant to have none: the epoch, what
-operators have set, and what belongs to a crawl that has not ended (a text is none of ours)."""
+"""The package's keys without an expiry, except those that should have none: the epoch, what
+operators have set, and what belongs to a crawl that has not ended. Strings are not the package's.
+"""
 
 PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
@@ -54,7 +55,7 @@ def is_stopped(pid: int) -> bool:
 
 
 class Removable:
-    """What is started at the beginning of a `with`, and removed at its end."""
+    """A context manager that starts something, and removes it at the end."""
 
     def start(self) -> Self:
         raise NotImplementedError
@@ -380,7 +381,7 @@ class Cluster(Removable):
 
 
 class SentinelServer(RedisServer):
-    """A sentinel on a loopback port; it watches nothing until it is told to."""
+    """A sentinel on a loopback port; it watches nothing at first."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(tcp_port=free_port(), started_empty=False)
@@ -392,7 +393,7 @@ class SentinelServer(RedisServer):
         return [str(self._config), "--sentinel"]
 
     def named(self, service: str = "mymaster") -> int:
-        """The port of the service's master, as it says; 0 if it knows of none."""
+        """The port of the service's master by its answer; 0 if it knows none."""
         with self.client() as client:
             named: Any = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         return int(named[1]) if named else 0
@@ -446,7 +447,7 @@ def _says(what: str, server: RedisServer) -> bool:
 
 
 def wait_until(happened: Callable[[], object]) -> None:
-    """For what tells nobody that it has happened. Blocks."""
+    """Wait for a condition that can only be polled. Blocks."""
     deadline = time.monotonic() + TIMEOUT_S
     while not happened():
         assert time.monotonic() < deadline, "what the test waits for never happened"

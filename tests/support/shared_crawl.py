@@ -131,7 +131,7 @@ def node(client: redis.Redis, name: str, crawl: str = "books", **settings: Any) 
 
 
 async def set_one_aside(server: RedisServer, name: str) -> None:
-    """A crawl that has ended, but for one request that three nodes have failed with."""
+    """A crawl that has ended except for one request with which three nodes have failed."""
     crawl = CrawlClient(CrawlSettings(server.url, name, "node"))
     await crawl.join()
     for site in ("www.example.net", "www.example.org"):
@@ -153,7 +153,7 @@ def _pages(finished: tuple[RequestInFlight, ...]) -> tuple[RequestInFlight, ...]
 
 
 def crawl_keys(client: redis.Redis) -> list[bytes]:
-    """The keys of all crawls, but for those that tell of ended runs, which expire, and stats."""
+    """The keys of all crawls, except stats and those of ended runs, which expire."""
     keys = sorted(client.scan_iter("{crawl:*"))
     ended = {key for key in keys if key.endswith(b":run") and client.hexists(key, "ended")}
     ended |= {key for key in keys if key.removesuffix(b"stats") + b"run" in ended}

@@ -20,7 +20,7 @@ def tls_in_front_of(
     clients: Authority | None = None,
     newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
 ) -> Iterator[int]:
-    """A port that speaks TLS and passes on to the server; `clients` must have signed who comes.
+    """A TLS port that passes on to the server; `clients` must have signed the client's certificate.
 
     In threads, since asyncio does not send a client whom it refuses the alert that servers send.
     """

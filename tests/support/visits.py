@@ -1,4 +1,4 @@
-"""The spider of the tests' crawls: asks for what it is told to and remembers what came of it. And a
+"""The spider of the tests' crawls, which makes given requests and keeps their results. And a
 middleware that asks for another page before.
 """
 

@@ -1,4 +1,4 @@
-"""What is left of a free site's speed when one node crawls it beside many full sites."""
+"""How fast one node crawls a free site while it also crawls many full ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADD_ON, PLAIN = "add-on", "plain Scrapy"
 FREE = "free.test"
 SLOTS = 16  # slots of CONCURRENT_REQUESTS, without what full sites may have on the wire
 QUICK_MS, SLOW_MS = 250, 5000  # when the free site has answered, and full ones do, milliseconds
-# Were all its pages to take the same time, they would go in step, and how many of them are in step
+# If all its pages took the same time, they would go in step, and how many of them are in step
 # would say more about a run's speed than what is beside them.
 SPREAD = f"150-{QUICK_MS}"
 PLENTY = 1000  # requests that the free site allows at once

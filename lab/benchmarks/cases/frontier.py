@@ -1,4 +1,4 @@
-"""A crawl that nodes share: beside scrapy-redis, and with up to ten million URLs seen."""
+"""A crawl that nodes share: compared with scrapy-redis, and with up to ten million URLs seen."""
 
 from __future__ import annotations
 

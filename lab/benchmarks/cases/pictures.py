@@ -57,7 +57,7 @@ def _settings(name: str, server: RedisServer) -> dict[str, Any]:
     if name == PLAIN:
         return settings
     return {
-        "CONCURRENT_REQUESTS_PER_DOMAIN": 1000,  # Scrapy's own limit stands in nobody's way
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 1000,  # so that Scrapy's own limit has no effect
         "DOWNLOADER_MIDDLEWARES": enabled(Again),
         "BENCHMARK_SERVER": str(server.path),
         "BENCHMARK_LIMIT": LIMIT,

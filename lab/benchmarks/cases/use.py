@@ -1,4 +1,4 @@
-"""How much of what a full site allows three nodes make use of, beside a single Scrapy process."""
+"""How much of a full site's limit three nodes use, compared with a single Scrapy process."""
 
 from __future__ import annotations
 

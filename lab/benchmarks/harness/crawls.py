@@ -29,7 +29,7 @@ from tests.support.servers import RedisServer
 AHEAD = 64  # requests of a site that `start` yields; each page yields one more
 RECORD = "BENCHMARK_RECORD"  # a setting: the file; nodes of a crawl have the same arguments
 BRANCHES = 8  # links down the tree that makes every page reachable
-# Scrapy's own, but for what would want a port or tell of every page.
+# Settings against what would need a port, or a log line for every page.
 QUIET: Mapping[str, Any] = {
     "DNS_RESOLVER": "lab.benchmarks.harness.crawls.Loopback",
     "LOG_LEVEL": "INFO",
@@ -121,7 +121,7 @@ class Loopback(CachingThreadedResolver):
 
 
 class Pages(Spider):
-    """Asks for so many pages of each site, and tells what each took of processor time."""
+    """Requests so many pages of each site, and prints the processor time of each."""
 
     name = "pages"
 

@@ -46,7 +46,7 @@ class Load:
 
 
 class Visit(NamedTuple):
-    """A permit, from when its node heard of it until the work was done."""
+    """A permit, from when its node was notified until the work was done."""
 
     node: int
     begin: float
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def handoffs(self) -> list[float]:
-        """Of one permit: seconds from a release on one node to when another one heard of it."""
+        """Of one permit: seconds from a release on one node until another one was notified."""
         return [
             after.begin - before.end
             for before, after in pairwise(self.counted)
@@ -82,7 +82,7 @@ def put_under_load(
     with ExitStack() as stack, server.client() as client:
         processes = [stack.enter_context(running(command)) for command in commands]
         for process in processes:
-            hear(process)
+            next_line(process)
         start = time.monotonic() + START_S
         times = Timetable(start, start + warm_up_s, start + warm_up_s + seconds)
         for process in processes:
@@ -98,7 +98,7 @@ def put_under_load(
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process to speak with; it is killed at the end of the `with`."""
+    """A process with pipes to it; it is killed at the end of the `with`."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
@@ -113,7 +113,7 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
     process.stdin.flush()
 
 
-def hear(process: subprocess.Popen[str]) -> str:
+def next_line(process: subprocess.Popen[str]) -> str:
     """Wait for its next line."""
     assert process.stdout is not None
     if line := process.stdout.readline():
@@ -125,7 +125,7 @@ def hear(process: subprocess.Popen[str]) -> str:
 
 
 async def take_part(work: Callable[[Timetable], Coroutine[Any, Any, object]]) -> None:
-    """Do this work by the timetable, and tell what it returns. Everything is ready for it."""
+    """Do this work by the timetable, and print what it returns. Everything is ready for it."""
     write("ready\n")
     times = Timetable(*json.loads(await asyncio.to_thread(sys.stdin.readline)))
     await until(times.start)

@@ -1,4 +1,4 @@
-"""Downloader middlewares beside which the add-on is measured."""
+"""Downloader middlewares that the add-on is compared with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE_S = 0.1  # until one asks again
 
 
 class Middleware:
-    """What they share: each is made of its crawler, and hears of its requests."""
+    """What they share: each is made from its crawler, and sees its requests."""
 
     def __init__(self, crawler: Crawler) -> None:
         crawler.signals.connect(self.left, signals.request_left_downloader)

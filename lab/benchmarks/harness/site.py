@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.request import urlopen
 
-from lab.benchmarks.harness.load import hear, running, write
+from lab.benchmarks.harness.load import next_line, running, write
 from lab.demo.judging import JudgingSite, Work, response
 from lab.demo.judging import Visit as Request
 from lab.simulation.sites import Meter
@@ -124,7 +124,7 @@ class Site:
 @contextmanager
 def site() -> Iterator[Site]:
     with running([sys.executable, "-m", "lab.benchmarks.harness.site"]) as process:
-        yield Site(int(hear(process)))
+        yield Site(int(next_line(process)))
 
 
 if __name__ == "__main__":
