@@ -255,7 +255,7 @@ async def test_an_inspection_names_a_key_that_is_no_scope(server: RedisServer) -
     a = await Caller.join(server, "a")
     with server.client() as client:
         client.set(SCOPE, "x")
-        with pytest.raises(ServerRefusedError, match=r"scope:s holds on .* is not a scope"):
+        with pytest.raises(ServerRefusedError, match=r"scope:s on .* is not a scope"):
             await a.inspect("s")
         assert await a.admin.evict("a") == (0, 0)
         client.delete(SCOPE)
