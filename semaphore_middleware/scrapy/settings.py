@@ -139,7 +139,8 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
             "can name another one, or be 'embedded' for this machine's own.",
             url_from,
         )
-    unused = [name for name in sorted(settings) if name.startswith("REDIS_") and settings[name]]
+    names = sorted(str(name) for name in settings)
+    unused = [name for name in names if name.startswith("REDIS_") and settings[name]]
     if not url_from and (unused := [name for name in unused if name != "REDIS_URL"]):
         logger.warning(
             "%s is set, but no setting names a server in a form that can be used, so only "
