@@ -238,7 +238,7 @@ class ResponseClassifier:
         pause = self._pause_asked(request, response, is_refused)
         if not is_refused:
             return Verdict(Kind.ANSWER, site, pause or 0.0)
-        is_metered = found is not None or pause is not None or not _may_be_of_page(status)
+        is_metered = found is not None or pause is not None or _teaches_interval(status)
         if site.refuses_pages and not (found or pause) and _answers_others(via or site, request):
             return Verdict(Kind.PAGE_REFUSED, site)
         permit = site
@@ -297,11 +297,11 @@ class ResponseClassifier:
         return most
 
 
-def _may_be_of_page(status: int) -> bool:
-    """True if a refusal with this status may concern one broken page, and not its site. 509 stands
-    for a limit of the site's.
+def _teaches_interval(status: int) -> bool:
+    """Whether a refusal with this status alone teaches an interval: a 5xx may come from one broken
+    page, except 509, which is for a limit of the site's.
     """
-    return 500 <= status < 600 and status != BANDWIDTH_LIMIT_EXCEEDED
+    return not 500 <= status < 600 or status == BANDWIDTH_LIMIT_EXCEEDED
 
 
 def record_proxy_refusal(permits: PermitSet, request: Request) -> None:
