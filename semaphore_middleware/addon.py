@@ -17,7 +17,11 @@ from semaphore_middleware.link.environment import server_of
 from semaphore_middleware.model.settings import SETTINGS
 from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
-from semaphore_middleware.scrapy.settings import is_enabled
+from semaphore_middleware.scrapy.settings import (
+    ATTRIBUTE_PRIORITY,
+    SPIDER_ATTRIBUTES,
+    is_enabled,
+)
 
 # Modules that need redis-py are imported within functions, and only with the semaphore on: Scrapy
 # imports this module even if it is off.
@@ -30,11 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIDDLEWARE_POSITION = 950
-SPIDER_ATTRIBUTES = {
-    "download_delay": "DOWNLOAD_DELAY",
-    "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
-}
-"""Deprecated attributes of spiders, still read by Scrapy 2.19, and the settings they replace."""
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
@@ -173,10 +172,7 @@ def _apply_spider_attributes(crawler: Crawler) -> None:
     spider = crawler.spider or crawler.spidercls
     for attribute, name in SPIDER_ATTRIBUTES.items():
         if hasattr(spider, attribute):
-            # At the spider's own priority, Scrapy would take it for the spider's own setting.
-            crawler.settings.set(
-                name, getattr(spider, attribute), SETTINGS_PRIORITIES["spider"] - 1
-            )
+            crawler.settings.set(name, getattr(spider, attribute), ATTRIBUTE_PRIORITY)
 
 
 def _override(settings: BaseSettings, name: str, value: Any) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, Self, TypeAlias, TypedDict
 
 from semaphore_middleware.errors import SettingsError
@@ -295,18 +296,12 @@ class Limit:
 
     def __str__(self) -> str:
         """As in: limit 4, delay 0.5 s, jitter 0.5, adaptive, rate 60/m, burst 3."""
-        return ", ".join(self._words(PARTS))
+        return ", ".join(_words(self).values())
 
     @property
     def further(self) -> str:
         """The text without the concurrency."""
-        return ", ".join(self._words(PARTS[1:]))
-
-    def _words(self, rows: Iterable[Part]) -> Iterator[str]:
-        values = self.parts
-        for part in rows:
-            if values[part.name] != part.default and (not part.of or values[part.of]):
-                yield part.word(values[part.name])
+        return ", ".join(list(_words(self).values())[1:])
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -341,6 +336,16 @@ class Limit:
     def strictness(self) -> tuple[float, float, float]:
         """A number for the concurrency, delay and rate: the larger, the stricter."""
         return -self.concurrency, self.delay, self.interval
+
+
+def _words(limit: Limit) -> dict[str, str]:
+    """The words of the parts that have an effect, by name; the concurrency is the first."""
+    values = limit.parts
+    return {
+        part.name: part.word(values[part.name])
+        for part in PARTS
+        if values[part.name] != part.default and (not part.of or values[part.of])
+    }
 
 
 class LimitDict(TypedDict, total=False):
@@ -391,36 +396,65 @@ def limit_word(limit: int | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """One limit of a crawl, and where each of its parts was set."""
+
+    limit: Limit | None
+    """None: no limit."""
+    name: str
+    """The scope or the pattern; empty: the default of all that no other entry names."""
+    sources: Mapping[str, str]
+    """By the name of a part, where it was set: `DOWNLOAD_DELAY`, `SEMAPHORE_LIMITS['a.example']`.
+    A part that was set nowhere limits nothing.
+    """
+
+    def __str__(self) -> str:
+        """As in: limit 8 (Scrapy's default), delay 2 s (DOWNLOAD_DELAY)."""
+        if self.limit is None:
+            return "no limit" + self._named("concurrency")
+        words = _words(self.limit)
+        return ", ".join(word + self._named(part) for part, word in words.items())
+
+    def _named(self, part: str) -> str:
+        return f" ({self.sources[part]})" if part in self.sources else ""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitTable:
     """All limits of a crawl, by scope.
 
     `of(scope)` takes the first of: the exact name, the most exact pattern, the slot, the default.
     """
 
-    default: Limit | None
-    exact: Mapping[str, Limit | None] = field(default_factory=dict)
-    patterns: Mapping[str, Limit | None] = field(default_factory=dict)
-    slots: Mapping[str, Limit | None] = field(default_factory=dict)
+    default: Entry
+    exact: Mapping[str, Entry] = field(default_factory=dict)
+    patterns: Mapping[str, Entry] = field(default_factory=dict)
+    slots: Mapping[str, Entry] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
         """The highest concurrency of any limit of a host."""
         hosts = {**self.exact, **self.patterns}
-        limits = [self.default, *self.slots.values()]
-        limits += [limit for name, limit in hosts.items() if kind_of(name) in ("name", "host")]
-        return max(limit.concurrency for limit in limits if limit is not None)
+        entries = [self.default, *self.slots.values()]
+        entries += [entry for name, entry in hosts.items() if kind_of(name) in ("name", "host")]
+        return max(entry.limit.concurrency for entry in entries if entry.limit is not None)
 
     def of(self, scope: str, has_default: bool = True) -> Limit | None:
         """The limit of `scope`; None: its requests need no permit. Without `has_default` it is None
         unless an entry names the scope.
         """
+        entry = self.entry_of(scope)
+        return entry.limit if has_default or entry is not self.default else None
+
+    def entry_of(self, scope: str) -> Entry:
+        """The entry whose limit holds for `scope`, as set on this node."""
         if scope in self.exact:
             return self.exact[scope]
         if self.patterns:
             for pattern in patterns_for(scope):
                 if pattern in self.patterns:
                     return self.patterns[pattern]
-        return self.slots.get(scope, self.default if has_default else None)
+        return self.slots.get(scope, self.default)
 
     def names_kind(self, kind: str) -> bool:
         """True if an entry is for scopes of this kind."""
@@ -473,15 +507,16 @@ def parse_limits(
     default: Limit,
     setting: str,
     first_kind: str = "host",
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> LimitTable:
     """Build the table from `SEMAPHORE_LIMITS` and Scrapy's own settings.
 
     `slots` is the value of `DOWNLOAD_SLOTS`. `default` is the limit of hosts, of names and of
-    `first_kind`. In a limit of another kind, what a dict leaves out is not limited. `setting` is
-    the name of `SEMAPHORE_LIMITS` in errors.
+    `first_kind`, and `sources` are the settings of its parts. In a limit of another kind, what a
+    dict leaves out is not limited. `setting` is the name of `SEMAPHORE_LIMITS` in errors.
     """
-    exact: dict[str, Limit | None] = {}
-    patterns: dict[str, Limit | None] = {}
+    exact: dict[str, Entry] = {}
+    patterns: dict[str, Entry] = {}
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
         name = parse_name(key, where)
@@ -491,29 +526,29 @@ def parse_limits(
         table = patterns if is_pattern(name) else exact
         if name in table:
             raise SettingsError(f"{where}: {name!r} has a limit already, in another spelling")
-        table[name] = parse_limit(value, where, base)
-    of_slots: dict[str, Limit | None] = {}
-    for name, slot in slots.items():
-        limit = _parse_slot(name, slot, f"DOWNLOAD_SLOTS[{name!r}]", default)
-        of_slots[scope_name(name)] = limit
-    return LimitTable(default, exact, patterns, of_slots)
+        given = dict.fromkeys(parse_parts(value, where), where)
+        set_by = given if is_open else {**sources, **given}
+        table[name] = Entry(parse_limit(value, where, base), name, set_by)
+    of_slots: dict[str, Entry] = {}
+    for key, slot in slots.items():
+        where = f"DOWNLOAD_SLOTS[{key!r}]"
+        parts = _parse_slot(key, slot, where)
+        name = scope_name(key)
+        set_by = {**sources, **dict.fromkeys(parts, where)}
+        of_slots[name] = Entry(parse_limit(parts, where, default), name, set_by)
+    return LimitTable(Entry(default, "", sources), exact, patterns, of_slots)
 
 
-def _parse_slot(name: Any, slot: Any, where: str, default: Limit) -> Limit | None:
-    """The limit in an entry of `DOWNLOAD_SLOTS`, without a rate. Other keys, and the old name for
-    jitter, are allowed.
+def _parse_slot(name: Any, slot: Any, where: str) -> dict[str, Any]:
+    """The parts of a limit in an entry of `DOWNLOAD_SLOTS`, without a rate. Other keys, and the old
+    name for jitter, are allowed.
     """
     if not isinstance(name, str) or not isinstance(slot, Mapping):
         allowed = "a host, and a dict like {'concurrency': 2, 'delay': 0.5}"
         raise not_allowed(slot, where, allowed)
-    jitter = slot.get("jitter", default.jitter)
+    parts = {part: slot[part] for part in ("concurrency", "delay", "jitter") if part in slot}
     if "jitter" not in slot and "randomize_delay" in slot:
-        jitter = 0.5 if slot["randomize_delay"] else 0.0
-    if isinstance(jitter, int | float) and jitter > 1:
-        jitter = 1.0  # Scrapy has no maximum, but no delay below 0
-    known = {
-        "concurrency": slot.get("concurrency", default.concurrency),
-        "delay": slot.get("delay", default.delay),
-        "jitter": jitter,
-    }
-    return parse_limit(known, where, default)
+        parts["jitter"] = 0.5 if slot["randomize_delay"] else 0.0
+    if isinstance(jitter := parts.get("jitter"), int | float) and jitter > 1:
+        parts["jitter"] = 1.0  # Scrapy has no maximum, but no delay below 0
+    return parts

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from scrapy.settings import SETTINGS_PRIORITIES
+
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
 from semaphore_middleware.model.feedback import Backoff
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
+
+SPIDER_ATTRIBUTES = {
+    "download_delay": "DOWNLOAD_DELAY",
+    "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
+}
+"""Deprecated attributes of spiders, still read by Scrapy 2.19, and the settings they replace."""
+ATTRIBUTE_PRIORITY = SETTINGS_PRIORITIES["spider"] - 1
+"""At the spider's own priority, Scrapy would take an attribute for the spider's own setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +81,11 @@ class SemaphoreSettings(NodeOptions):
         ours["url"] = EMBEDDED if ours["url_from"] and url is None else url
         ours["credentials"] = ours["redis_credentials"]
         slots = check_dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS")
-        default = _default_limit(settings)
+        default, sources = _default_limit(settings)
         first = ours["scopes"][0]
         first_kind = first if isinstance(first, str) else "name"
         ours["limits"] = parse_limits(
-            ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind
+            ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind, sources
         )
         name = "CONCURRENT_REQUESTS"
         ours["concurrent_requests"] = check_integer(settings.get(name), name, least=0, text=True)
@@ -91,20 +101,47 @@ def is_enabled(crawler: Crawler) -> bool:
         end_crawl(error, crawler)
 
 
-def _default_limit(settings: BaseSettings) -> Limit:
-    """The limit in Scrapy's own settings; with the add-on it holds for all nodes together."""
-    name = "CONCURRENT_REQUESTS_PER_DOMAIN"
-    concurrency = check_integer(settings.get(name), name, least=1, text=True)
-    return Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), _jitter(settings))
+def _default_limit(settings: BaseSettings) -> tuple[Limit, dict[str, str]]:
+    """The limit in Scrapy's own settings, and where its parts were set; with the add-on it holds
+    for all nodes together.
+    """
+    names = {
+        "concurrency": "CONCURRENT_REQUESTS_PER_DOMAIN",
+        "delay": "DOWNLOAD_DELAY",
+        "jitter": _name_of_jitter(settings),
+    }
+    concurrency, delay, jitter = names.values()
+    limit = Limit(
+        check_integer(settings.get(concurrency), concurrency, least=1, text=True),
+        _number(settings, delay, 0.0),
+        _jitter(settings, jitter),
+    )
+    return limit, {part: _source(settings, name) for part, name in names.items()}
 
 
-def _jitter(settings: BaseSettings) -> float:
-    """The jitter, as in Scrapy 2.19: the older of its two settings counts at a higher priority."""
-    old = "RANDOMIZE_DOWNLOAD_DELAY"
-    new = "DOWNLOAD_DELAY_JITTER"
-    if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
-        return 0.5 if check_truth(settings.get(old), old, text=True) else 0.0
-    return min(1.0, _number(settings, new, 0.5))
+def _name_of_jitter(settings: BaseSettings) -> str:
+    """The setting of the jitter, as in Scrapy 2.19: the older one counts at a higher priority."""
+    old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
+    return old if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0) else new
+
+
+def _jitter(settings: BaseSettings, name: str) -> float:
+    if name == "RANDOMIZE_DOWNLOAD_DELAY":
+        return 0.5 if check_truth(settings.get(name), name, text=True) else 0.0
+    return min(1.0, _number(settings, name, 0.5))
+
+
+def _source(settings: BaseSettings, name: str) -> str:
+    """Where one of Scrapy's settings was set, as text."""
+    priority = settings.getpriority(name) or 0
+    if priority == SETTINGS_PRIORITIES["default"]:
+        return f"Scrapy's default of {name}"
+    if priority == ATTRIBUTE_PRIORITY:
+        attributes = {setting: attribute for attribute, setting in SPIDER_ATTRIBUTES.items()}
+        return f"the spider's {attributes.get(name, name)}"
+    places = {"spider": " in the spider's custom_settings", "cmdline": " on the command line"}
+    of_priority = {SETTINGS_PRIORITIES[place]: text for place, text in places.items()}
+    return name + of_priority.get(priority, "")
 
 
 def _number(settings: BaseSettings, name: str, default: float) -> float:
@@ -115,7 +152,7 @@ def _number(settings: BaseSettings, name: str, default: float) -> float:
 
 def log_start(node: str, server: str, prefix: str, is_embedded: bool, limits: LimitTable) -> None:
     """Log this node's name, the server without its password, and the default limit."""
-    default = limits.default
+    default = limits.default.limit
     assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
     delay = f", delay {default.delay:g} s" if default.delay else ""
     embedded = " (embedded: only for this user's crawls on this machine)" if is_embedded else ""

@@ -152,7 +152,7 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     heard |= {"SCHEDULER", "CRAWL_START_KEY"}
     assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
     for host in given.get("SEMAPHORE_LIMITS", {}):
-        assert read.limits.of(host.replace("*", "www")) != read.limits.default
+        assert read.limits.of(host.replace("*", "www")) != read.limits.default.limit
 
 
 @pytest.mark.parametrize("block", [b for b in PYTHON if is_program(b)], ids=title_of)

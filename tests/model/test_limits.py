@@ -99,6 +99,23 @@ def test_download_slots_are_read_as_scrapy_reads_them() -> None:
     assert table.of("d") == Limit(8, 1, 1)
 
 
+def test_an_entry_says_where_each_part_was_set() -> None:
+    sources = {"concurrency": "PER_DOMAIN", "delay": "DELAY", "jitter": "JITTER"}
+    settings: dict[Any, Any] = {"a.b": 2, "*.A.b": {"delay": 0, "rate": "9/s"}, "free": None}
+    settings["all"] = {"rate": "1/s"}
+    slots = {"slot": {"delay": 3}}
+    table = model.parse_limits(settings, slots, DEFAULT, SETTING, sources=sources)
+    for scope, text in {
+        "a.b": "limit 2 (SEMAPHORE_LIMITS['a.b']), delay 1 s (DELAY), jitter 0.5 (JITTER)",
+        "www.a.b": "limit 8 (PER_DOMAIN), rate 9/s (SEMAPHORE_LIMITS['*.A.b'])",
+        "free": "no limit (SEMAPHORE_LIMITS['free'])",
+        "all": "no limit, rate 1/s (SEMAPHORE_LIMITS['all'])",
+        "slot": "limit 8 (PER_DOMAIN), delay 3 s (DOWNLOAD_SLOTS['slot']), jitter 0.5 (JITTER)",
+        "else": "limit 8 (PER_DOMAIN), delay 1 s (DELAY), jitter 0.5 (JITTER)",
+    }.items():
+        assert str(table.entry_of(scope)) == text
+
+
 def test_a_host_may_be_written_in_any_way() -> None:
     for host, spellings in {
         "example.com": ("Example.COM", "example.com.", " example.com "),

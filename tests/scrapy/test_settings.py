@@ -12,7 +12,12 @@ from scrapy.settings import Settings
 from semaphore_middleware import FairSemaphore, Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.settings import SETTINGS
-from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled, log_origin_of_server
+from semaphore_middleware.scrapy.settings import (
+    ATTRIBUTE_PRIORITY,
+    SemaphoreSettings,
+    is_enabled,
+    log_origin_of_server,
+)
 from tests.support.crawls import Log, Patch
 
 
@@ -84,6 +89,25 @@ def test_a_check_waits_for_a_moment_only(monkeypatch: Patch) -> None:
 )
 def test_default_limit_comes_from_scrapys_settings(given: dict[str, Any], limit: Limit) -> None:
     assert read(**given).limits.of("example.com") == limit
+
+
+def test_each_part_of_a_limit_names_its_source() -> None:
+    settings = Settings({"DOWNLOAD_DELAY": 2, "SEMAPHORE_LIMITS": {"a.example": {"rate": "1/s"}}})
+    settings.set("CONCURRENT_REQUESTS_PER_DOMAIN", 3, ATTRIBUTE_PRIORITY)
+    settings.set("RANDOMIZE_DOWNLOAD_DELAY", False, "spider")
+    limits = SemaphoreSettings.read(settings).limits
+    assert limits.default.sources == {
+        "concurrency": "the spider's max_concurrent_requests",
+        "delay": "DOWNLOAD_DELAY",
+        "jitter": "RANDOMIZE_DOWNLOAD_DELAY in the spider's custom_settings",
+    }
+    rate = {"rate": "SEMAPHORE_LIMITS['a.example']"}
+    assert limits.entry_of("a.example").sources == {**limits.default.sources, **rate}
+    settings.set("DOWNLOAD_DELAY", 0, "cmdline")
+    sources = SemaphoreSettings.read(settings).limits.default.sources
+    assert sources["delay"] == "DOWNLOAD_DELAY on the command line"
+    concurrency = read().limits.default.sources["concurrency"]
+    assert concurrency == "Scrapy's default of CONCURRENT_REQUESTS_PER_DOMAIN"
 
 
 def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
