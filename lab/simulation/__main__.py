@@ -6,7 +6,6 @@ python -m lab.simulation [--seeds 1000] [--first 1] [--seed N] [--world NAME | -
 from __future__ import annotations
 
 import argparse
-import logging
 import multiprocessing
 import os
 import sys
@@ -45,7 +44,6 @@ def main() -> int:
     parser.add_argument("--each", action="store_true", help="as many seeds of each world")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    logging.getLogger("semaphore_middleware").addHandler(logging.NullHandler())
     for world in [options.world] if options.world else WORLDS:
         if options.seed is not None:
             broken = _show(world, options.seed)

@@ -15,6 +15,7 @@ from typing import Any
 from lab.simulation.faults import OF_HOSTS, End, Misfortune
 from lab.simulation.history import HISTORY_S, History, writer_of  # feature: report
 from lab.simulation.judge import Judge, Request
+from lab.simulation.logs import logs_noted
 from lab.simulation.memory import left_in, left_on, wrong_in
 from lab.simulation.network import Network, Weather, Wire
 from lab.simulation.plan import (
@@ -373,6 +374,9 @@ class Run:
         return self._faults_left > 0
 
     # What the judge looks at --------------------------------------------------------------------
+
+    def on_log(self, record: logging.LogRecord) -> None:
+        self.judge.note("log", record.getMessage())
 
     def _on_bug(self, text: str) -> None:
         self.judge.violate(f"SCRIPT {text}")
@@ -743,10 +747,10 @@ class Run:
 
 def run(plan: Plan) -> Result:
     """Carry a plan out, in a world of its own."""
-    random, disabled = chance.source, logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    source = chance.source
     try:
-        return Run(plan).run()
+        carried_out = Run(plan)
+        with logs_noted(carried_out.on_log):
+            return carried_out.run()
     finally:
-        chance.source = random
-        logging.disable(disabled)
+        chance.source = source

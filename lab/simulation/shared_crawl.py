@@ -12,7 +12,7 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from lab.simulation.faults import OF_HOSTS, End, Misfortune
 from lab.simulation.judge import Timeline
+from lab.simulation.logs import logs_noted
 from lab.simulation.memory import left_in
 from lab.simulation.network import Network, Wire
 from lab.simulation.plan import Fault, as_block, weather
@@ -1071,6 +1072,21 @@ class Crawl(Timeline):
         if not _is_over(node):
             self.kill(node, away_s)
 
+    def on_log(self, record: logging.LogRecord) -> None:
+        """Note what a node logs. None of the faults is an error of a node's."""
+        text = record.getMessage()
+        self.note("log", text)
+        expected: tuple[str, ...] = (
+            "The crawl 'sim' has ended without",
+            "The server has lost requests of the crawl 'sim'",
+            "The nodes of the crawl 'sim' have other budgets",
+            "redis://simulated:6379/0 leads to two servers",
+        )
+        if self.has_lost_data:  # a node without start requests may come first
+            expected += ("The crawl 'sim' has fetched nothing",)
+        if record.levelno >= logging.ERROR and not text.startswith(expected):
+            self.violate(f"LOGGED {text} {(record.exc_info or '  ')[1]!r}")
+
     def _go_back(self) -> None:
         """A server with data from before the crawl takes over."""
         self.server.begin_incarnation(self._before)
@@ -1082,43 +1098,15 @@ def _is_over(node: CrawlNode) -> bool:
     return node.host.is_dead or node.closed_at is not None
 
 
-class _LogWatch(logging.Handler):
-    """Notes what nodes log. None of the faults is an error of theirs."""
-
-    def __init__(self, crawl: Crawl) -> None:
-        super().__init__(logging.INFO)
-        self._crawl = crawl
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._crawl.note("log", record.getMessage())
-        expected: tuple[str, ...] = (
-            "The crawl 'sim' has ended without",
-            "The server has lost requests of the crawl 'sim'",
-            "The nodes of the crawl 'sim' have other budgets",
-            "redis://simulated:6379/0 leads to two servers",
-        )
-        if self._crawl.has_lost_data:  # a node without start requests may come first
-            expected += ("The crawl 'sim' has fetched nothing",)
-        is_expected = record.getMessage().startswith(expected)
-        if record.levelno >= logging.ERROR and not is_expected:
-            self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")
-
-
 @contextmanager
 def _in_place(crawl: Crawl) -> Iterator[None]:
     """Logs go to the run, and a scheduler's work is awaited without a reactor."""
-    watch = _LogWatch(crawl)
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+    with logs_noted(crawl.on_log), pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
         for module in (new_requests, node_state):
             patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         patch.setattr(session, "STARTS_PER_CALL", crawl.plan.most_new)
-        logger = logging.getLogger("semaphore_middleware")
-        stack.callback(logger.setLevel, logger.level)
-        logger.setLevel(logging.INFO)
-        patch.setattr(logger, "propagate", False)
-        patch.setattr(logger, "handlers", [watch])
         yield
 
 

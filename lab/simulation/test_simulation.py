@@ -35,8 +35,13 @@ def test_promises_are_kept_under_faults(world: str, chunk: int, of: int) -> None
         ("shared_crawl", 4),  # feature: shared_crawl
     ],
 )
-def test_a_seed_gives_the_same_run_to_the_last_digit(world: str, seed: int) -> None:
+def test_a_seed_gives_the_same_run_to_the_last_digit(
+    world: str, seed: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     plan_for, run = WORLDS[world]
     one, other = (run(plan_for(seed)) for _ in range(2))
     assert one.log == other.log
     assert one.calls == other.calls > 0
+    # What the nodes have logged is in the timeline, and not in the terminal.
+    assert [what for _, who, what in one.log if who == "log"]
+    assert capfd.readouterr() == ("", "")
