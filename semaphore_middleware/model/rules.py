@@ -17,8 +17,8 @@ from semaphore_middleware.model.limits import BY_NAME, GivenLimit, parse_parts
 from semaphore_middleware.model.limits import PARTS as LIMIT_PARTS
 
 LABELS_MAX = 10  # of the host in a pattern: as many patterns are looked up for each scope
-PARTS = ("by", *BY_NAME, "paused")
-"""The parts of a rule besides its name; each is set by itself."""
+PARTS = (*BY_NAME, "paused")
+"""The parts of a rule; each is set by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,10 @@ class LoggedChange:
     at: float
     """Unix time, in seconds."""
     name: str
+    by: str
+    """Who made it: a user, or a node."""
     rule: Mapping[str, Any]
-    """The parts of the rule from then on; empty: none is set."""
+    """The parts of the rule from then on, by name, without `by`; empty: none is set."""
 
     def fits(self, scope: str) -> bool:
         """True if it applies to this scope."""
@@ -73,7 +75,9 @@ class RuleChange:
 
     names: tuple[str, ...]
     """A scope, or a pattern; several only if all rules are removed."""
-    set: Mapping[str, Any]
+    by: str
+    """Who makes it: a user, or a node."""
+    set: Mapping[str, Any] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     forgets: Literal["", "backoff", "all"] = ""
     """A scope's state to forget: 'backoff' is the pause after refusals. 'all' is everything learned
@@ -87,42 +91,37 @@ class RuleChange:
         lifted = [part for part, value in parts.items() if value is None]
         parts |= {part: BY_NAME[part].lifted for part in lifted}
         unset = tuple(part.name for part in LIMIT_PARTS if part.needs_it and part.of in lifted)
-        return cls(_names(name), {**parts, "by": by}, unset)
+        return cls(_names(name), by, parts, unset)
 
     @classmethod
     def pause(cls, name: str, by: str) -> Self:
         """Pause: no request may start."""
-        return cls(_names(name, may_be_every=True), {"paused": True, "by": by})
+        return cls(_names(name, may_be_every=True), by, {"paused": True})
 
     @classmethod
-    def resume(
-        cls, name: str, by: str, is_above_paused: bool = False, has_limit: bool = False
-    ) -> Self:
-        """End a pause.
-
-        With `is_above_paused`, a pattern fitting the scope is paused: the scope is exempted from
-        it. Otherwise the rule is removed unless it `has_limit`.
+    def resume(cls, name: str, by: str, is_above_paused: bool = False) -> Self:
+        """End a pause. With `is_above_paused`, a pattern fitting the scope is paused: the scope is
+        exempted from it.
         """
         names = _names(name, may_be_every=True)
         if is_above_paused:
-            return cls(names, {"paused": False, "by": by}, forgets="backoff")
-        unset = ("paused",) if has_limit else ("paused", "by")
-        return cls(names, {}, unset=unset, forgets="backoff")
+            return cls(names, by, {"paused": False}, forgets="backoff")
+        return cls(names, by, unset=("paused",), forgets="backoff")
 
     @classmethod
-    def follow(cls, rule: Rule) -> Self:
+    def follow(cls, rule: Rule, by: str) -> Self:
         """Remove a name's exemption from paused patterns."""
-        return cls((rule.name,), {}, unset=("paused",) if rule.limit else ("paused", "by"))
+        return cls((rule.name,), by, unset=("paused",))
 
     @classmethod
-    def reset(cls, name: str) -> Self:
+    def reset(cls, name: str, by: str) -> Self:
         """Remove the rule."""
-        return cls(_names(name), {}, unset=PARTS, forgets="all")
+        return cls(_names(name), by, unset=PARTS, forgets="all")
 
     @classmethod
-    def reset_all(cls, names: Iterable[str]) -> Self:
+    def reset_all(cls, names: Iterable[str], by: str) -> Self:
         """Remove the rules of these names. Everything learned from sites' answers stays."""
-        return cls(tuple(names), {}, unset=PARTS)
+        return cls(tuple(names), by, unset=PARTS)
 
     @property
     def is_pattern(self) -> bool:

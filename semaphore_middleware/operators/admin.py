@@ -190,7 +190,8 @@ class Admin:
             rules = await self._rules(connection) if pause.is_pattern else []
             resumed = [rule for rule in rules if rule.paused is False]
             below = [rule for rule in resumed if pause.names[0] in patterns_for(rule.name)]
-            await self._apply(connection, *map(RuleChange.follow, below), pause)
+            follow = [RuleChange.follow(rule, self.name) for rule in below]
+            await self._apply(connection, *follow, pause)
 
     async def resume(self, name: str) -> None:
         """Grant permits again after `pause`, even if a fitting pattern is paused; also end the
@@ -201,9 +202,7 @@ class Admin:
         async with self.connected() as connection:
             found = await self._rules_of(connection, [*names, *above])
             is_above_paused = any(rule.paused for rule in found if rule.name in above)
-            has_limit = any(rule.limit for rule in found if rule.name in names)
-            change = RuleChange.resume(name, self.name, is_above_paused, has_limit)
-            await self._apply(connection, change)
+            await self._apply(connection, RuleChange.resume(name, self.name, is_above_paused))
 
     async def reset(self, name: str) -> None:
         """Remove a rule, so that the nodes' settings apply again. Also forget what was learned from
@@ -211,10 +210,11 @@ class Admin:
         rules, and keeps what was learned.
         """
         if name != EVERY:
-            return await self._change(RuleChange.reset(name))
+            return await self._change(RuleChange.reset(name, self.name))
         async with self.connected() as connection:
             (rules,) = await connection.execute([("HGETALL", self._keys.rules)])
-            return await self._apply(connection, RuleChange.reset_all(map(decoded, rules[::2])))
+            names = map(decoded, rules[::2])
+            return await self._apply(connection, RuleChange.reset_all(names, self.name))
 
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back a dead node's permits, before its leases end, and take it out of the queues.
@@ -326,8 +326,8 @@ class Admin:
         keys = (self._keys.epoch, self._keys.rules, self._keys.changed_rules)
         for change in changes:
             for name in change.names:
-                rule = (encoded(name), pack_parts(change.set), *change.unset)
-                calls.append(Call(CHANGE_RULE, keys, rule))
+                parts = (pack_parts(change.set), *change.unset)
+                calls.append(Call(CHANGE_RULE, keys, (encoded(name), encoded(change.by), *parts)))
                 if change.forgets and not change.is_pattern:
                     calls.append(self._pack(FORGET, [name], b"", change.forgets))
         await run_scripts(connection, calls)

@@ -72,5 +72,6 @@ def read_rule(name: str, text: bytes) -> Rule | None:
 def read_change(text: bytes) -> LoggedChange:
     """An entry of the log of rule changes."""
     at, _, rest = text.decode("utf-8", "replace").partition(" ")
-    name, _, rule = rest.rpartition("\n")  # the JSON has no line feed; a name may
-    return LoggedChange(int(at) / 1000, name, json.loads(rule) if rule else {})
+    name, _, parts = rest.rpartition("\n")  # the JSON has no line feed; a name may
+    rule = json.loads(parts)
+    return LoggedChange(int(at) / 1000, name, rule.pop("by", ""), rule)

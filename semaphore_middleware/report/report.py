@@ -102,7 +102,7 @@ def pause_words(pause: Pause) -> tuple[str, str]:
 def change_words(change: LoggedChange) -> str:
     """An operator's change of a rule, in words."""
     limit = {part: value for part, value in change.rule.items() if part in BY_NAME}
-    rule = Rule(change.name, by="", limit=limit, paused=change.rule.get("paused"))
+    rule = Rule(change.name, change.by, limit, change.rule.get("paused"))
     return f"{rule_words(rule)} for {change.name}"
 
 
@@ -171,10 +171,7 @@ def _sections(history: History) -> Iterator[str]:
     )
     yield _section(
         "set by operators",
-        [
-            (moment(change.at), change.rule.get("by", ""), change_words(change))
-            for change in history.changes
-        ],
+        [(moment(change.at), change.by, change_words(change)) for change in history.changes],
         "At all other times the limits are those of the crawl's settings.",
     )
     yield _section(

@@ -169,6 +169,34 @@ async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> 
         await a.admin.reset(name)
 
 
+async def test_the_log_has_who_made_each_change_also_who_took_one_back(server: RedisServer) -> None:
+    async with Admin(server.url, name="alice") as alice, Admin(server.url, name="bob") as bob:
+        await alice.configure(HOST, 2)
+        await alice.pause(HOST)
+        await bob.resume(HOST)
+        (rule,) = await bob.rules()
+        assert (rule.by, rule.paused, rule.limit) == ("alice", None, {"concurrency": 2})
+        await bob.reset(HOST)
+        await alice.pause("*.org")
+        await bob.resume(HOST)
+        await alice.pause("*.org")  # also what bob has exempted
+        await bob.reset("*")
+        assert await bob.rules() == []
+        changes = [(one.by, one.name, dict(one.rule)) for one in await bob.changes()]
+    limit, paused = {"concurrency": 2}, {"paused": True}
+    assert changes == [
+        ("alice", HOST, limit),
+        ("alice", HOST, limit | paused),
+        ("bob", HOST, limit),
+        ("bob", HOST, {}),
+        ("alice", "*.org", paused),
+        ("bob", HOST, {"paused": False}),
+        ("alice", HOST, {}),
+        ("alice", "*.org", paused),
+        ("bob", "*.org", {}),
+    ]
+
+
 async def test_a_name_from_elsewhere_does_not_hide_other_changes(
     server: RedisServer, outside: Outside
 ) -> None:
