@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
 import pytest
 
 from lab.simulation.__main__ import WORLDS
+from lab.simulation.world import Host, World
 
 # A few: `make sim` runs more, and CI hundreds.
 SEEDS = {
@@ -45,3 +49,17 @@ def test_a_seed_gives_the_same_run_to_the_last_digit(
     # What the nodes have logged is in the timeline, and not in the terminal.
     assert [what for _, who, what in one.log if who == "log"]
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_host_killed_before_a_task_begins_leaves_no_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    world = World()
+    host = Host(world, "node")
+    host.spawn(asyncio.sleep(1.0))
+    host.kill()
+    world.end()
+    del world, host
+    gc.collect()
+    assert not recwarn.list

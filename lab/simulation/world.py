@@ -9,6 +9,7 @@ import threading
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from itertools import count
 from typing import Any, Never
 
@@ -63,6 +64,11 @@ class World:
     def end(self) -> None:
         """Nothing runs any more; what never ended may be collected."""
         for host in (*self.hosts, *self._dead):
+            for task in asyncio.all_tasks(host.loop):
+                work = task.get_coro()
+                # Its host was killed before the first step: Python would warn of a missing await.
+                if iscoroutine(work) and getcoroutinestate(work) == CORO_CREATED:
+                    work.close()
             host.loop.close()
 
 
