@@ -184,7 +184,7 @@ OF_KEYS = {
             "expires": NUMBER,  # when the key expires, by the wall clock
             "listed": NUMBER,  # until when the index has the scope, by the wall clock
             "idle_since": NUMBER,  # NOW + QUIET then; its times are relative to it; 0: in use
-            "job": TEXT,  # of all entries; false: they have several
+            "job": TEXT,  # of all entries; false: they have several; true: too many to count
         }
     ),
     # What a site's answers have taught, which most scopes do not have: the field "learned".

@@ -79,7 +79,7 @@ async def test_thousands_of_permits_go_in_few_calls(server: RedisServer, outside
     for caller in (b, c):
         await caller.take("s", 5000, limit=Limit(10_000))
     await a.give_back("s", 3000, limit=Limit(10_000))
-    for _ in range(3):
+    for _ in range(6):
         await b.renew("s", limit=10**9)
     assert outside.held() == {"b": 1500, "c": 1500}
 
@@ -165,6 +165,22 @@ async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside:
     await callers["a"].take("s", 2 * LIMIT, LIMIT)
     await go_round(callers)
     assert by_job(outside, jobs) == {"a": 3, "b": 1}
+
+
+async def test_too_many_jobs_share_like_nodes_until_they_are_fewer(
+    server: RedisServer, outside: Outside
+) -> None:
+    names = [f"n{number}" for number in range(51)]
+    callers = await join(server, **{name: name for name in names})
+    for caller in callers.values():
+        await caller.take("s", limit=LIMIT)
+    await callers["n0"].renew("s", LIMIT)
+    assert not outside.client.hexists(key("s"), "jobs")
+    await callers["n0"].give_back("s", limit=LIMIT)
+    assert outside.held() == dict.fromkeys(names[1 : LIMIT + 1], 1)
+    outside.end_leases("n1", "s")
+    await callers["n2"].renew("s", LIMIT)
+    assert outside.client.hexists(key("s"), "jobs")
 
 
 async def test_nodes_of_the_only_job_share_as_before(server: RedisServer, outside: Outside) -> None:

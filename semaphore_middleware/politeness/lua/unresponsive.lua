@@ -30,17 +30,18 @@ local function counts_as_failing_for(learned, node)
 end
 
 -- Whether all nodes fail, so that it is the site's fault and not a node's: each node that has given a permit
--- back since the first failure has failed, and no other node holds a permit.
+-- back since the first failure has failed, and no other node holds a permit. False also if that is left to a
+-- later call.
 local function is_of_all(learned, scope)
   local found = true
-  for_each_entry(scope, function(_, entry)
+  local is_known = for_each_entry(scope, function(_, entry)
     if entry.ended_at >= learned.failing_since then
       found = found and entry.failures > 0
     else
       found = found and held_by(entry) == 0
     end
   end)
-  return found
+  return is_known and found
 end
 
 -- Notes that the site is down. The pause before the next try varies, so that sites which went down together
@@ -64,12 +65,13 @@ local function unresponsive_on_feedback(learned, report)
 end
 
 -- The site is down if it has not responded after several pauses.
-local function unresponsive_on_failed(learned, scope, report, begin_backoff)
+local function unresponsive_on_failed(learned, scope, report, is_new, begin_backoff)
   if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
   learned.failed_in_a_row = learned.failed_in_a_row + report.failed
   if not counts_as_failing_for(learned, NODE) then
     learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
   end
+  if learned.is_failing == 1 and not is_new then return end -- its pause has begun
   local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
   if not is_row or not is_of_all(learned, scope) then return end -- rule 24: all have failed
   learned.is_failing = 1

@@ -31,27 +31,37 @@ local function entry_of(scope, node)
   return scope.others[node]
 end
 
-local MOST_LOOKED_AT = 1000
-local looked_at = 0
+-- A call's work must not grow with nodes times sites. Once it has looked at so many entries, it reads all
+-- entries of no further scope, and grants to one node at each. What is left is decided at a later update.
+local MOST_LOOKED_AT = 500
+local looked_at = 0 -- entries; each grant counts as one
 
--- Whether this call has read so many entries that it should not keep other callers waiting any longer.
 local function has_looked_enough()
   return looked_at >= MOST_LOOKED_AT
 end
 
--- Calls visit(node, entry) for each open entry.
-local function for_each_entry(scope, visit)
-  scope.others = scope.others or {}
+-- Reads all entries of a scope; false: not, as this call has looked at enough.
+local function read_entries(scope)
+  if scope.has_entries then return true end
+  if has_looked_enough() then return false end
+  scope.others, scope.has_entries = scope.others or {}, true
   local fields = redis.call('HGETALL', scope.key)
-  looked_at = looked_at + #fields / 2
   for i = 1, #fields, 2 do
     local node = string.match(fields[i], '^node:(.*)$')
     if node and node ~= NODE and scope.others[node] == nil then
       scope.others[node] = read_entry(fields[i + 1])
     end
   end
+  return true
+end
+
+-- Calls visit(node, entry) for each open entry; false: for none, as this call has looked at enough.
+local function for_each_entry(scope, visit)
+  if not read_entries(scope) then return false end
   if scope.own then visit(NODE, scope.own) end
   for node, entry in pairs(scope.others) do
+    looked_at = looked_at + 1
     if entry then visit(node, entry) end
   end
+  return true
 end

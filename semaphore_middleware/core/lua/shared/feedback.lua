@@ -45,6 +45,7 @@ local function apply_feedback(scope, report)
   if asked > 0 then @hook(on_named_time) end
   if report.failed > 0 then
     own.failures = own.failures + report.failed
+    local is_new = is_new_incident()
     @hook(on_failed)
   end
 end

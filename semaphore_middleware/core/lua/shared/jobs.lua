@@ -5,6 +5,10 @@
 -- max-min fairness. Use is the time for which permits are held while others wait (not the number of requests:
 -- see Demers, Keshav and Shenker, 1989), so a job that wants less than its share saves nothing up.
 -- While starts are spaced, jobs start one after the other.
+-- Each update at a scope reads the usage of all its jobs. So with more than MOST_JOBS, nodes share it as
+-- without jobs.
+
+local MOST_JOBS = 50
 
 -- A job's usage. A new job begins with the least use of the others.
 local function usage_of(scope, name)
@@ -50,33 +54,38 @@ local function charge(jobs)
   end
 end
 
--- Counts again what each job holds and waits for. `job`: a newcomer. If there is only one job, its nodes
--- share the scope as without jobs.
+-- Lets nodes share a scope as without jobs. `job`: the only one; true: too many.
+local function share_without_jobs(scope, job)
+  scope.job, scope.jobs = job, nil
+  redis.call('HDEL', scope.key, 'jobs')
+end
+
+-- Counts again what each job holds and waits for, or leaves that to a later call. `job`: a newcomer.
 local function count_jobs(scope, job)
+  if not read_entries(scope) then return end
   local jobs = scope.jobs or { at = NOW }
   scope.job, scope.jobs = false, jobs
   for _, usage in ipairs(jobs) do
     usage.held, usage.waiting = 0, 0
   end
   for_each_entry(scope, function(_, entry)
-    if entry.lease_end > NOW then
+    if entry.lease_end > NOW and #jobs <= MOST_JOBS then
       job = (job == nil or job == entry.job) and entry.job
       note_job(scope, entry, held_by(entry), waiting_at(entry))
     end
   end)
+  if #jobs > MOST_JOBS then return share_without_jobs(scope, true) end
   for i = #jobs, 1, -1 do
     if jobs[i].held + jobs[i].waiting == 0 then table.remove(jobs, i) end
   end
-  if job then
-    scope.job, scope.jobs = job, nil
-    redis.call('HDEL', scope.key, 'jobs')
-  end
+  if job then share_without_jobs(scope, job) end
 end
 
 local function read_jobs(scope)
   local text = redis.call('HGET', scope.key, 'jobs')
   if not text then return count_jobs(scope) end
   scope.jobs = cmsgpack.unpack(text)
+  if #scope.jobs > MOST_JOBS then return count_jobs(scope) end
   charge(scope.jobs)
 end
 
@@ -97,8 +106,15 @@ end
 
 -- The next job's first member in the queue; nil: the queue does not match the counts.
 local function first_of_jobs(scope)
+  local AT_ONCE, AS_ONE_ENTRY = 100, 20 -- members: so many cost as much as an entry
   local job = next_job(scope)
-  for _, member in ipairs(job and redis.call('ZRANGE', scope.queue, 0, -1) or {}) do
-    if string.match(member, '.*%z(.*)') == job.name then return member end
-  end
+  local first, members = 0
+  repeat
+    members = job and redis.call('ZRANGE', scope.queue, first, first + AT_ONCE - 1) or {}
+    looked_at = looked_at + #members / AS_ONE_ENTRY
+    for _, member in ipairs(members) do
+      if string.match(member, '.*%z(.*)') == job.name then return member end
+    end
+    first = first + AT_ONCE
+  until #members < AT_ONCE
 end

@@ -13,7 +13,8 @@
 --     on_incident(learned, scope, is_answered)    an incident begins; a policy may have an answer to it,
 --     on_refused(learned, scope, report)       refusals,
 --     on_named_time(learned, scope, report)    a time until which the site wants no requests,
---     on_failed(learned, scope, report, begin_backoff)    requests without response
+--     on_failed(learned, scope, report, is_new, begin_backoff)    requests without response, with which an
+--                                              incident may begin
 --     on_started(learned, scope, begun_at)   requests have begun, the last of them then
 --     pause_end(learned, is_first_try)       when its own pause ends; it may not hold for a node's first try
 --     interval(scope)                        the time between starts (ms; 0: any), when the next may be, and

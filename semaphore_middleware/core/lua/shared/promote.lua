@@ -75,8 +75,9 @@ local function close_entry(scope, node, entry)
 end
 
 -- Closes the entries whose leases are over, and adds up again what the others hold and which limit they ask
--- for.
+-- for; or leaves that to a later call.
 local function close_ended_entries(scope)
+  if not read_entries(scope) then return end
   local held, waiting, unstarted, suspended, due = 0, 0, 0, 0, math.huge
   local agreed = scope.concurrency
   scope.concurrency = 0 -- rule 23: ends with its entries
@@ -94,7 +95,7 @@ local function close_ended_entries(scope)
   scope.due = due
   if scope.concurrency == 0 then scope.concurrency = agreed end -- no entry is open
   apply_limit(scope)
-  if scope.jobs then count_jobs(scope) end
+  if scope.jobs or scope.job == true then count_jobs(scope) end
 end
 
 local function is_paced(scope)
@@ -213,9 +214,7 @@ local function grant(scope, entry, permits)
 end
 
 -- Grants to the queue while permits are free: each time to its first node, as many as keep it first.
-local function grant_to_queue(scope)
-  local MOST_GRANTS = 1000 -- in one call
-
+local function grant_to_queue(scope, free)
   local function grant_to_first(most)
     local member, next_member, next_score, _
     if scope.jobs then -- promise: jobs share permits
@@ -241,12 +240,12 @@ local function grant_to_queue(scope)
     end
   end
 
-  local grants, free, reason, wait = 0, grantable(scope)
-  while free > 0 and scope.waiting > 0 and grants < MOST_GRANTS do
+  local reason, wait
+  repeat
     grant_to_first(free)
-    grants = grants + 1
+    looked_at = looked_at + 1
     free, reason, wait = grantable(scope)
-  end
+  until free <= 0 or scope.waiting <= 0 or has_looked_enough()
   for node, entry in pairs(scope.others or {}) do
     if entry and entry.has_changed then -- promise: grants are published
       notify(node, 'granted', entry.lease_id, entry.granted, name_of(scope.key))
@@ -256,22 +255,23 @@ local function grant_to_queue(scope)
   return reason, wait
 end
 
--- Notifies the first node in the queue of when to ask again, once: the others have no reason to ask.
+-- Notifies the first node in the queue of when to ask again, once: the others have no reason to ask. `wait`:
+-- 0 if this call has left something to the next one.
 local function notify_when_to_ask(scope, wait)
   local first = node_of(redis.call('ZRANGE', scope.queue, 0, 0)[1] or '')
   if first == NODE then
     scope.retry_in = wait
-  elseif first ~= '' and scope.notified ~= first then
+  elseif first ~= '' and (scope.notified ~= first or wait == 0) then
     notify(first, 'retry', math.ceil(wait), name_of(scope.key))
   end
   scope.notified = first -- promise: the first is notified
 end
 
--- Closes entries whose lease is over (or leaves that to the next call); then, while a permit is free and
--- nothing forbids it, grants to the first node in the queue and notifies it.
+-- Closes entries whose lease is over; then, while a permit is free and nothing forbids it, grants to the
+-- first node in the queue and notifies it.
 local function promote(scope)
   -- promise: leases of the dead
-  if NOW >= scope.due and not has_looked_enough() then close_ended_entries(scope) end
+  if NOW >= scope.due then close_ended_entries(scope) end
   count_begun(scope)
   local learned = scope.learned
   local own = scope.own
@@ -284,7 +284,8 @@ local function promote(scope)
     free, reason, wait = grantable(scope)
   end
   if own then requeue(scope, NODE, own) end
-  if free > 0 and scope.waiting > 0 then reason, wait = grant_to_queue(scope) end
+  if free > 0 and scope.waiting > 0 then reason, wait = grant_to_queue(scope, free) end
+  if NOW >= scope.due then wait = 0 end -- the entries are closed in the next call
   scope.reason = scope.waiting > 0 and reason or 0
   if wait and scope.waiting > 0 then
     notify_when_to_ask(scope, wait) -- promise: when to ask again

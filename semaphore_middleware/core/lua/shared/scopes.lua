@@ -37,10 +37,9 @@ local function list(key, moment)
   local is_new = redis.call('ZADD', KEYS[3], moment, name_of(key)) == 1
   if is_new then redis.call('PEXPIRE', KEYS[3], @constant(index_kept)) end
   if RANDOM >= 1 / 32 then return end
-  local first = redis.call('ZRANGE', KEYS[3], 0, 99, 'WITHSCORES')
-  for i = 1, #first, 2 do
-    if tonumber(first[i + 1]) < WALL then redis.call('ZREM', KEYS[3], first[i]) end
-  end
+  local over = string.format('(%.0f', WALL)
+  local old = redis.call('ZRANGE', KEYS[3], '-inf', over, 'BYSCORE', 'LIMIT', 0, 100)
+  if old[1] then redis.call('ZREM', KEYS[3], unpack(old)) end
 end
 
 local function check_read(last_value)

@@ -110,10 +110,10 @@ function slow_path(key, queue, text, state, entry, learned)
   local scope = read_scope(key, queue, state, entry, learned)
   if scope.job == false then
     read_jobs(scope)
-  elseif scope.job ~= JOB and is_in_use(scope) then
-    count_jobs(scope, JOB)
-  else
+  elseif not is_in_use(scope) then
     scope.job = JOB
+  elseif scope.job ~= JOB and scope.job ~= true then
+    count_jobs(scope, JOB)
   end
   local before = scope.own
   local returned = before and before.returned
