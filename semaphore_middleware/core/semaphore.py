@@ -32,6 +32,7 @@ from semaphore_middleware.errors import (
 from semaphore_middleware.link import chance, embedded
 from semaphore_middleware.link.environment import (
     EMBEDDED,
+    LONGEST_NODE,
     default_node,
     machine,
     url_from_environment,
@@ -44,10 +45,9 @@ from semaphore_middleware.link.renewal_thread import RENEWAL_THREAD, RenewalThre
 from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.hosts import check_scope
 from semaphore_middleware.model.limits import LIMITLESS, GivenLimit, Limit, parse_parts
-from semaphore_middleware.model.options import GivenOptions, NodeOptions
+from semaphore_middleware.model.options import GivenOptions, NodeOptions, check_node
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.validation import (
-    check_printable,
     check_priority,
     check_timeout,
     not_allowed,
@@ -107,7 +107,7 @@ class FairSemaphore:
             if value is not None and not isinstance(value, str):
                 raise not_allowed(value, name, "a text, or None", may_be_secret=name == "url")
         if node is not None:
-            check_printable(node, "node")
+            check_node(node, "node")
         if url is None:
             url, url_from = url_from_environment()
         self.url = url = None if url == EMBEDDED else url
@@ -215,7 +215,8 @@ class FairSemaphore:
     def _draw_name(self) -> str:
         # Two nodes with the same name would share leases, and so permits. There are enough letters
         # for 1,000 nodes that were given one name to draw different ones.
-        return f"{self._given_name or default_node()}-{chance.token(6)}"
+        letters = f"-{chance.token(6)}"
+        return (self._given_name or default_node())[: LONGEST_NODE - len(letters)] + letters
 
     def _forget_parent(self) -> None:
         """In a forked child, forget what is open: it is the parent's."""

@@ -22,6 +22,8 @@ EMBEDDED = "embedded"
 """In place of a URL: use the embedded server, whatever else is set."""
 SCRAPY_REDIS = ("REDIS_HOST", "REDIS_PORT", "REDIS_PARAMS")
 """Settings of scrapy-redis that can name a server."""
+LONGEST_NODE = 200
+"""Characters of a node's name: each call sends it, and the server keeps it in each site's data."""
 HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+", re.IGNORECASE)
 
 FLEETS = {"SCRAPY_JOB": "Scrapyd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
@@ -112,4 +114,5 @@ def default_node(spider: str = "", job: str = "") -> str:
     has the job's id instead of both if Scrapyd gives one.
     """
     process = f"{socket.gethostname()}-{os.getpid()}"
-    return f"{spider}-{job or os.environ.get('SCRAPY_JOB') or process}" if spider else process
+    name = f"{spider}-{job or os.environ.get('SCRAPY_JOB') or process}" if spider else process
+    return name[:LONGEST_NODE]

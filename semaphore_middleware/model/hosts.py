@@ -7,10 +7,13 @@ import socket
 from collections.abc import Callable
 from functools import cache, lru_cache
 from ipaddress import IPv6Address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.validation import not_allowed
+
+if TYPE_CHECKING:
+    from tldextract import TLDExtract
 
 VIA = "via"
 """The kind of scopes for one site through one proxy."""
@@ -23,8 +26,12 @@ KINDS = ("host", *(kind for kind in PREFIXED_KINDS if kind != VIA), ALL)
 MAX_SCOPE_CHARS = 1000
 """Of a scope's name: each call sends it, and the server and all nodes keep it."""
 ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that no name has. All line breaks are among them: they would forge log lines."""
 HOSTS_REMEMBERED = 1024  # with values derived from them, which each request needs several times
+PROXY = re.compile(r"(?:\w+://)?(?:[^\s/]*@)?([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})/?")
+"""A proxy as users write it, with its host and its port."""
+NO_REQUEST = "no request has this name"
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "name")
@@ -80,6 +87,8 @@ def parse_name(name: Any, where: str) -> str:
         raise SettingsError(f"{where}: the host is {what}; allowed is a host or '*.host'")
     if CONTROL.search(name):
         raise SettingsError(f"{where}: a name has no control characters")
+    if hint := void_hint(name.strip()):
+        raise SettingsError(f"{where}: {hint}")
     if name.startswith("ip:"):
         raise SettingsError(
             f"{where}: there is no limit of an address; limit hosts, domains or names of your own"
@@ -136,15 +145,99 @@ def scope_name(name: str) -> str:
 
 def host_within(name: str) -> str | None:
     """The host in a URL, or in a host with a port: users mistake them for names of scopes."""
-    url = re.match(r"https?://(?:[^\s/@]*@)?(\[[^\s/]+\]|[^\s/:?#\[]+)", name, re.IGNORECASE)
-    url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+", name, re.IGNORECASE)
+    url = re.match(
+        r"(?:https?:|ftp:)?//(?:[^\s/@]*@)?(\[[^\s/]+\]|[^\s/:?#,\[]+)", name, re.IGNORECASE
+    )
+    url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+/?", name, re.IGNORECASE)
     return normal_host(url[1]) if url else None
 
 
 def refuse_url(name: str, where: str) -> None:
     """Raise `SettingsError` for a URL, or a host with a port: such a scope would limit no site."""
-    if host := host_within(name):
+    if host := host_within(name.removeprefix("*.")):
         raise SettingsError(f"{where}: give only the host: {host!r}")
+
+
+def refuse_hosts(name: str, where: str) -> None:
+    """Raise `SettingsError` for several hosts, and for a host with a slash behind it: only a user's
+    own function gives scopes such names.
+    """
+    parts = [part for part in re.split(r"[,;|\s]+", name) if part]
+    hosts = [_host_meant(part) for part in parts]
+    if len(hosts) > 1 and None not in hosts:
+        names = " and ".join(map(repr, hosts))
+        raise SettingsError(f"{where}: write each host by itself: {names}")
+    if name.rstrip().endswith("/") and (host := _host_meant(name)):
+        raise SettingsError(f"{where}: give only the host: {host!r}")
+
+
+@lru_cache(HOSTS_REMEMBERED)
+def void_hint(name: str) -> str:
+    """A line about a name with a host's form, or with a kind, that no request has: what to write
+    in its place. Empty for any other name.
+    """
+    pattern, dotted = ("*.", name[2:]) if name.startswith("*.") else ("", name)
+    if dotted.startswith(".") and (host := normal_host(dotted.lstrip("."))):
+        itself = "" if pattern else f", and {host!r} for itself"
+        return f"{NO_REQUEST}; write {f'*.{host}'!r} for each host below it{itself}"
+    kind, colon, rest = name.partition(":")
+    if not colon or rest == "*":
+        return ""
+    match kind.lower():
+        case "host":
+            meant = _host_meant(rest.lstrip("."))
+            return f"{NO_REQUEST}; write {meant!r}" if meant else ""
+        case "domain":
+            host = _host_meant(rest.strip().lstrip(".")) or normal_host(rest)
+            is_known = re.fullmatch(r"[a-z0-9_.-]+", host) or is_address(host)
+            meant, example = f"domain:{host}" if is_known else "", "domain:example.org"
+        case "proxy":
+            address = _proxy_meant(rest)
+            meant, example = address and f"proxy:{address}", "proxy:10.0.0.1:3128"
+        case "via":
+            proxy, _, site = rest.partition(" ")
+            address = site and _proxy_meant(proxy)
+            meant = address and scope_via(address, scope_name(site))
+            example = "via:10.0.0.1:3128 example.org"
+        case _:
+            return ""
+    if kind.islower() and scope_name(name) != meant:
+        return f"{NO_REQUEST}; write {repr(meant) if meant else f'it like {example!r}'}"
+    return ""
+
+
+def _host_meant(name: str) -> str | None:
+    """The host, or the pattern of hosts, in a text that can mean nothing else; otherwise None."""
+    pattern, rest = ("*.", name[2:]) if name.startswith("*.") else ("", name)
+    host = host_within(rest) or normal_host(rest.rstrip("/ "))
+    has_dot = re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+", host)
+    return pattern + host if has_dot or host == "localhost" or is_address(host) else None
+
+
+def _proxy_meant(name: str) -> str:
+    """The host and the port of a proxy, as in scopes; empty if one is missing."""
+    found = PROXY.fullmatch(name)
+    if found is None:
+        return ""
+    host = normal_host(found[1])
+    return f"[{host}]:{found[2]}" if ":" in host else f"{host}:{found[2]}"
+
+
+def domain_hint(name: str) -> str:
+    """A line about a limit for a domain that is not a registered one, so that no request has it.
+    Empty for any other name.
+    """
+    kind, _, host = name.partition(":")
+    if kind != "domain" or host == "*":
+        return ""
+    is_suffix = not (found := _suffixes().extract_str(host)).domain and found.suffix
+    domain = registered_domain_finder()(host)
+    if not is_suffix and domain == host:
+        return ""
+    write = (
+        f"{host!r} for the host" if is_suffix else f"'domain:{domain}', or {host!r} for the host"
+    )
+    return f"{name}: {host} is no registered domain, so no request has this name; write {write}"
 
 
 def is_scope(name: object) -> bool:
@@ -165,6 +258,8 @@ def check_scope(name: Any, where: str = "the scope") -> str:
         )
     if "://" in name:
         refuse_url(name, f"{where} = {name!r}")
+    if name.startswith("host:") and (hint := void_hint(name)):
+        raise SettingsError(f"{where} = {name!r}: {hint}")
     if (usual := scope_name(name)) != name:
         raise SettingsError(f"{where} = {name!r}: it looks like a host; write {usual!r}")
     return str(name)
@@ -218,12 +313,18 @@ def clean(name: str) -> str:
 
 
 @cache
-def registered_domain_finder() -> Callable[[str], str]:
-    """A function from a host to its registered domain: the host itself if it has none."""
+def _suffixes() -> TLDExtract:
+    """The public suffixes. Built when it is first needed, as that takes a moment."""
     from tldextract import TLDExtract
 
     # With the bundled list of suffixes: by default tldextract asks the network and writes to disk.
-    extract = TLDExtract(cache_dir=None, suffix_list_urls=())
+    return TLDExtract(cache_dir=None, suffix_list_urls=())
+
+
+@cache
+def registered_domain_finder() -> Callable[[str], str]:
+    """A function from a host to its registered domain: the host itself if it has none."""
+    extract = _suffixes()
 
     @lru_cache(HOSTS_REMEMBERED)
     def registered_domain(host: str) -> str:

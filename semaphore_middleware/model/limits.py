@@ -18,6 +18,7 @@ from semaphore_middleware.model.hosts import (
     kind_of,
     parse_name,
     patterns_for,
+    refuse_hosts,
     refuse_url,
     scope_name,
 )
@@ -458,7 +459,17 @@ class LimitTable:
 
     def names_kind(self, kind: str) -> bool:
         """True if an entry is for scopes of this kind."""
-        return any(kind_of(name) == kind for name in (*self.exact, *self.patterns))
+        hosts = ("host" for name in self.patterns if name.startswith("*."))
+        return kind in {*map(kind_of, (*self.exact, *self.patterns)), *hosts}
+
+    def entry_above(self, host: str) -> str:
+        """The key of a host above this one, if only the default limit is this one's: users may
+        think that it is for both. Empty: there is none.
+        """
+        if self.entry_of(host) is not self.default:
+            return ""
+        parents = [pattern.removeprefix("*.") for pattern in patterns_for(host)]
+        return next((name for name in parents if "." in name and name in self.exact), "")
 
 
 def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
@@ -507,19 +518,23 @@ def parse_limits(
     default: Limit,
     setting: str,
     first_kind: str = "host",
+    may_be_own: bool = False,
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> LimitTable:
     """Build the table from `SEMAPHORE_LIMITS` and Scrapy's own settings.
 
     `slots` is the value of `DOWNLOAD_SLOTS`. `default` is the limit of hosts, of names and of
     `first_kind`, and `sources` are the settings of its parts. In a limit of another kind, what a
-    dict leaves out is not limited. `setting` is the name of `SEMAPHORE_LIMITS` in errors.
+    dict leaves out is not limited. `setting` is the name of `SEMAPHORE_LIMITS` in errors. With
+    `may_be_own`, a user's function gives scopes their names.
     """
     exact: dict[str, Entry] = {}
     patterns: dict[str, Entry] = {}
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
         name = parse_name(key, where)
+        if not may_be_own:
+            refuse_hosts(name, where)
         refuse_url(name, where)
         is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
         base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default

@@ -12,9 +12,16 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.link.environment import LONGEST_NODE
 from semaphore_middleware.link.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.validation import check_number, check_prefix, hidden, not_allowed
+from semaphore_middleware.model.validation import (
+    check_number,
+    check_prefix,
+    check_printable,
+    hidden,
+    not_allowed,
+)
 
 DEFAULT_PREFIX = "semaphore"
 LONGEST_JOB = 100  # characters
@@ -27,10 +34,12 @@ def prefix_named(prefix: str) -> str:
 
 def check_job(job: Any, where: str) -> str:
     """The checked name of a job, possibly empty. Raises `SettingsError`."""
-    if not isinstance(job, str) or len(job) > LONGEST_JOB or not job.isprintable():
-        allowed = f"a text of at most {LONGEST_JOB} printable characters"
-        raise not_allowed(job, where, allowed)
-    return str(job)
+    return check_printable(job, where, most=LONGEST_JOB)
+
+
+def check_node(node: Any, where: str) -> str:
+    """The checked name of a node. Raises `SettingsError`."""
+    return check_printable(node, where, most=LONGEST_NODE)
 
 
 def _row(default: Any, check: Callable[[Any, str], Any]) -> Any:

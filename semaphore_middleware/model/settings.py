@@ -15,23 +15,25 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.feedback import MAX_STATUS
 from semaphore_middleware.model.hosts import KINDS
+from semaphore_middleware.model.limits import BY_NAME as PARTS
 from semaphore_middleware.model.options import (
     NodeOptions,
     check_address,
     check_credentials,
     check_job,
+    check_node,
 )
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
     check_number,
-    check_printable,
     check_truth,
     checked,
     did_you_mean,
     not_allowed,
     parse_period,
     shown,
+    typos_between,
 )
 
 Function: TypeAlias = Callable[[Any], Any]
@@ -97,8 +99,8 @@ def _text(value: Any, where: str, may_be_secret: bool = False) -> str:
     return str(value)
 
 
-def _name(value: Any, where: str) -> str:
-    return check_printable(str(value) if isinstance(value, int) else value, where)
+def _node(value: Any, where: str) -> str:
+    return check_node(str(value) if isinstance(value, int) else value, where)
 
 
 def _scopes(value: Any, where: str) -> tuple[str | Function, ...]:
@@ -195,7 +197,7 @@ _ROWS = (
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_START_TIMEOUT", CHECKED_IN, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
-    Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _name, EMPTY),
+    Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _node, EMPTY),
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds),
     Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _unreachable, EMPTY),
@@ -233,16 +235,36 @@ OF_SCRAPY = {
         "CONCURRENCY": "CONCURRENT_REQUESTS_PER_DOMAIN",
         "CONCURRENT_REQUESTS": "CONCURRENT_REQUESTS_PER_DOMAIN",
         "DELAY": "DOWNLOAD_DELAY",
+        "JITTER": "DOWNLOAD_DELAY_JITTER",
     }.items()
 }
-"""Names that users try, and the settings of Scrapy that they mean."""
+IN_LIMITS = {f"SEMAPHORE_{part.upper()}": f"{part!r} in SEMAPHORE_LIMITS" for part in PARTS}
+MEANT = {**IN_LIMITS, **OF_SCRAPY}
+"""Names that users try, and what they mean: a setting of Scrapy, or else a part of a limit."""
+PREFIX = "SEMAPHORE_"
+TYPOS = 2
+"""Wrong, missing or added letters in a prefix that is taken for ours."""
 
 
 def unknown_names(names: Iterable[str]) -> Iterator[str]:
     """A line for each unknown name with the prefix of our settings."""
     for name in names:
-        if name.startswith("SEMAPHORE_") and name not in SETTINGS:
-            is_read = name in ENVIRONMENT
-            like = did_you_mean(name, SETTINGS, meant=OF_SCRAPY)
-            hint = "; set it in the environment" if is_read else like
+        end = _end_of(name)
+        if end is None or name in SETTINGS:
+            continue
+        hint = did_you_mean(PREFIX + end, (*SETTINGS, *ENVIRONMENT), PREFIX, MEANT)
+        if name in ENVIRONMENT:
+            hint = "; set it in the environment"
+        if hint or name.startswith(PREFIX):  # otherwise it may be another package's
             yield f"{name}: there is no such setting{hint}"
+
+
+def _end_of(name: str) -> str | None:
+    """The name without our prefix, which may have a typo or two; None: it has another one."""
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX)
+    lengths = range(len(PREFIX) - TYPOS, len(PREFIX) + TYPOS + 1)
+    if len(set(PREFIX) - set(name[: max(lengths)])) > TYPOS:  # quick, as there are many settings
+        return None
+    typos, length = min((typos_between(name[:length], PREFIX), -length) for length in lengths)
+    return name[-length:] if typos <= TYPOS else None

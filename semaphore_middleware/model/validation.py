@@ -125,10 +125,13 @@ def check_prefix(prefix: Any, where: str) -> str:
     return check_printable(prefix, where, PREFIXES)
 
 
-def check_printable(text: Any, where: str, allowed: str = "a text of printable characters") -> str:
-    """A name for keys and logs, without line breaks: they would forge log lines."""
-    if not isinstance(text, str) or not text.isprintable():
-        raise not_allowed(text, where, allowed)
+def check_printable(text: Any, where: str, allowed: str = "", most: int = 0) -> str:
+    """A name for keys and logs, without line breaks: they would forge log lines. It has at most
+    `most` characters; 0: any number.
+    """
+    if not isinstance(text, str) or not text.isprintable() or (most and len(text) > most):
+        length = f"at most {most} " if most else ""
+        raise not_allowed(text, where, allowed or f"a text of {length}printable characters")
     return text
 
 
@@ -180,9 +183,22 @@ def did_you_mean(
     """
     if name in meant:
         return f"; did you mean {meant[name]}?"
-    ends = [candidate.removeprefix(prefix) for candidate in known]
-    alike = get_close_matches(name.removeprefix(prefix), ends, 1, cutoff=0.75)
-    return f"; did you mean {prefix}{alike[0]}?" if alike else ""
+    ends = [candidate.removeprefix(prefix) for candidate in (*known, *meant)]
+    alike = get_close_matches(name.removeprefix(prefix), ends, 1, cutoff=0.7)
+    found = prefix + alike[0] if alike else ""
+    return f"; did you mean {meant.get(found, found)}?" if found else ""
+
+
+def typos_between(a: str, b: str) -> int:
+    """How many letters must be changed, added or removed to make one text the other (V. I.
+    Levenshtein, Binary Codes Capable of Correcting Deletions, Insertions, and Reversals, 1966).
+    """
+    row = list(range(len(b) + 1))
+    for i, of_a in enumerate(a, 1):
+        before, row = row, [i]
+        for j, of_b in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (of_a != of_b)))
+    return row[-1]
 
 
 def _number(value: Any, text: bool) -> float | None:

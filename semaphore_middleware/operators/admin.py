@@ -27,7 +27,7 @@ from semaphore_middleware.link.text import decoded, encoded
 from semaphore_middleware.model.hosts import EVERY, parse_name, patterns_for, scope_name
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import GivenLimit
-from semaphore_middleware.model.options import DEFAULT_PREFIX
+from semaphore_middleware.model.options import DEFAULT_PREFIX, check_node
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.operators.records import (
@@ -82,7 +82,7 @@ class Admin:
         url = embedded.find() if url in (None, EMBEDDED) else url
         if url is None:
             raise ServerUnreachableError(embedded.why_none(" in the environment"))
-        self.name = name or user_at_host()
+        self.name = check_node(name or user_at_host(), "name")
         """The author of the rules set here."""
         self.lease = check_number(lease, "lease", least=0.001)
         """Seconds that a node keeps its permits without a renewal."""

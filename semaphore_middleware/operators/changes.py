@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.text import time_of
-from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, parse_name
+from semaphore_middleware.model.hosts import EVERY, clean, domain_hint, is_pattern, parse_name
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import NONE, PARTS
 from semaphore_middleware.model.settings import value_of
@@ -131,6 +131,8 @@ async def _change(admin: Admin, verb: str, name: str, limit: Any) -> None:
     """Change the rule of a scope or a pattern, and print it."""
     await check_name(admin, verb, name, "--all")
     name = parse_name(name, f"the limit of {name!r}")  # an invalid name is not reported as unknown
+    if hint := domain_hint(name):
+        print(f"scrapy semaphore: {hint}", file=sys.stderr)
     if verb == "limit":
         await _check_needed_part(admin, name, limit)
         await admin.configure(name, limit)

@@ -13,8 +13,10 @@ from semaphore_middleware.model.hosts import (
     ALL,
     EVERY,
     clean,
+    refuse_hosts,
     refuse_url,
     scope_name,
+    void_hint,
 )
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, PARTS
@@ -330,16 +332,34 @@ def _is_known(seen: Inspection) -> bool:
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
-    """Raise `SettingsError` for a name that is probably a mistake: a URL or a host with a port;
-    'all', unless the verb is `limit`, or a scope or a rule has this name; and '*' if `every` is how
-    the command writes all sites.
+    """Raise `SettingsError` for a name that is probably a mistake: see `check_form`; 'all', unless
+    the verb is `limit`, or a scope or a rule has this name; and '*' if `every` is how the command
+    writes all sites.
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """
-    refuse_url(name, repr(name))
+    await check_form(admin, name)
     if name == EVERY and verb != "limit" and every != repr(EVERY):
         raise SettingsError(f"for all sites, write {every} in place of {name!r}")
-    if name != ALL or verb == "limit":
-        return
-    if not (await admin.inspect(name)).members and await admin.rule(name) is None:
+    if name == ALL and verb != "limit" and not await _is_in_use(admin, name):
         raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")
+
+
+async def check_form(admin: Admin, name: str) -> None:
+    """Raise `SettingsError` for a name with the form of a host that no request has: a URL, a host
+    with a port or a dot in front; several hosts, or a host with a slash behind it, unless a scope
+    or a rule has this name.
+    """
+    refuse_url(name, repr(name))
+    if hint := void_hint(name):
+        raise SettingsError(f"{name!r}: {hint}")
+    try:
+        refuse_hosts(name, repr(name))
+    except SettingsError:
+        if not await _is_in_use(admin, name):
+            raise
+
+
+async def _is_in_use(admin: Admin, name: str) -> bool:
+    """True if a scope in use, or a rule, has this name."""
+    return bool((await admin.inspect(name)).members) or await admin.rule(name) is not None

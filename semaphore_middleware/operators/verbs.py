@@ -97,7 +97,7 @@ def admin_of(settings: BaseSettings) -> Admin:
     url, url_from = address_of(settings)
     return Admin(
         url,
-        name=settings.get("SEMAPHORE_NODE"),
+        name=value_of("SEMAPHORE_NODE", settings) or None,
         lease=value_of("SEMAPHORE_LEASE", settings),
         prefix=value_of("SEMAPHORE_PREFIX", settings),
         url_from=url_from,

@@ -15,7 +15,9 @@ from semaphore_middleware.model.hosts import clean, scope_name
 from semaphore_middleware.model.limits import BY_NAME, LIMITLESS
 from semaphore_middleware.model.rules import LoggedChange, Rule
 from semaphore_middleware.model.validation import parse_period
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.formatting import rule_words
+from semaphore_middleware.operators.snapshot import check_form
 from semaphore_middleware.operators.verbs import (
     CommandError,
     Status,
@@ -44,13 +46,19 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Print the report."""
     scope = scope_name(options.name)
     period = parse_period(DEFAULT_PERIOD if options.since is None else options.since, "--since")
-    history = do_with_admin(settings, lambda admin: read_history(admin, scope, period))
-    if not (history.minutes or history.pauses):
-        raise CommandError(f"nothing is known of {clean(options.name)!r}", Status.UNKNOWN)
+    history = do_with_admin(settings, lambda admin: _read(admin, options.name, scope, period))
     if options.json:
         print(json.dumps(as_json(history), indent=1))
     else:
         _show(history)
+
+
+async def _read(admin: Admin, name: str, scope: str, period: float) -> History:
+    history = await read_history(admin, scope, period)
+    if not (history.minutes or history.pauses):
+        await check_form(admin, name)
+        raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
+    return history
 
 
 REPORT = Verb("show what was done to a site", run, add_options)

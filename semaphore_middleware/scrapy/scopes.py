@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +35,8 @@ from semaphore_middleware.model.hosts import (
 )
 from semaphore_middleware.model.limits import LIMITLESS, Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed, shown
+
+logger = logging.getLogger(__name__)
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
@@ -89,6 +92,7 @@ class ScopeFinder:
     def __init__(self, kinds: Sequence[str | Namer], limits: LimitTable) -> None:
         self._kinds = kinds
         self._limits = limits
+        self._warned_of: set[str] = set()  # hosts with a limit, for which others were taken
         if "domain" in kinds:
             self._domain_of = registered_domain_finder()
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
@@ -169,12 +173,27 @@ class ScopeFinder:
     def _add_limits(self, names: tuple[tuple[str, bool], ...]) -> Scopes:
         limits: dict[str, Limit] = {}
         for name, has_default in names:
+            if kind_of(name) == "host" and (above := self._limits.entry_above(name)):
+                self._warn_of(name, above)
             if name not in limits and (limit := self._limits.of(name, has_default)) is not None:
                 limits[name] = limit
         self._add_site_via_proxy(names, limits)
         in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
         scope_names = tuple(_scope_name(name) for name, _ in in_order)
         return Scopes(in_order, scope_names, _queue_key(scope_names))
+
+    def _warn_of(self, host: str, above: str) -> None:
+        """Warn, once for each host with a limit, that it is not the limit of a host below it."""
+        if above not in self._warned_of:
+            self._warned_of.add(above)
+            logger.warning(
+                "%s has the default limit: SEMAPHORE_LIMITS[%r] is for that host alone. Name %r, "
+                "too, for all hosts below it, or %r for this one.",
+                host,
+                above,
+                f"*.{above}",
+                host,
+            )
 
     def _add_site_via_proxy(
         self, names: tuple[tuple[str, bool], ...], limits: dict[str, Limit]

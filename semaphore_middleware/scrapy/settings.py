@@ -12,7 +12,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA
+from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, domain_hint
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import NodeOptions, check_job, prefix_named
 from semaphore_middleware.model.settings import SETTINGS, check_dict, unknown_names, value_of
@@ -84,8 +84,9 @@ class SemaphoreSettings(NodeOptions):
         default, sources = _default_limit(settings)
         first = ours["scopes"][0]
         first_kind = first if isinstance(first, str) else "name"
+        has_function = any(map(callable, ours["scopes"]))
         ours["limits"] = parse_limits(
-            ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind, sources
+            ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind, has_function, sources
         )
         name = "CONCURRENT_REQUESTS"
         ours["concurrent_requests"] = check_integer(settings.get(name), name, least=0, text=True)
@@ -193,7 +194,13 @@ def warn_of_mistakes(
     """Warn of settings that are allowed, but probably mistaken."""
     for mistake in unknown_names(sorted(settings)):
         logger.warning(mistake)
-    for kind in (*PREFIXED_KINDS, ALL):
+    for name in limits.exact:
+        if hint := domain_hint(name):
+            logger.warning("SEMAPHORE_LIMITS: %s", hint)
+    has_function = any(map(callable, scopes))
+    for kind in ("host", *PREFIXED_KINDS, ALL):
+        if kind == "host" and has_function:
+            continue  # its scopes may have the names of hosts
         listed_as = "proxy" if kind == VIA else kind
         if limits.names_kind(kind) and listed_as not in scopes:
             logger.warning(

@@ -14,6 +14,7 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import default_node, server_of
 from semaphore_middleware.model.options import check_credentials, check_redis_options
+from semaphore_middleware.model.settings import value_of
 from semaphore_middleware.model.validation import (
     check_integer,
     check_number,
@@ -173,7 +174,7 @@ def _read(value: Any, name: str) -> Any:
 
 def node_name(settings: Mapping[str, Any], spider: str) -> str:
     """This node's name: from the add-on, or from the spider's name and the job's."""
-    return settings.get("SEMAPHORE_NODE") or default_node(spider)
+    return value_of("SEMAPHORE_NODE", settings) or default_node(spider)
 
 
 def misspelt(names: Iterable[str]) -> Iterator[str]:

@@ -160,6 +160,52 @@ def test_a_name_of_the_user_s_own_is_no_other_one() -> None:
         assert [limits(two).of(own) for own in two] == [Limit(n, 1, 0.5) for n in two.values()]
 
 
+VIA = "no request has this name; write it like 'via:10.0.0.1:3128 example.org'"
+VOID = {
+    ".a.test": "no request has this name; write '*.a.test' for each host below it, and 'a.test'",
+    "*..a.test": "no request has this name; write '*.a.test' for each host below it",
+    "host:C.test": "no request has this name; write 'c.test'",
+    "Host:*.c.test": "no request has this name; write '*.c.test'",
+    "domain:.d.test": "no request has this name; write 'domain:d.test'",
+    "domain:http://d.test/": "no request has this name; write 'domain:d.test'",
+    "domain:d.test:80": "no request has this name; write 'domain:d.test'",
+    "domain:d.test,e.test": "no request has this name; write it like 'domain:example.org'",
+    "proxy:http://u:p@10.0.0.1:3128/": "no request has this name; write 'proxy:10.0.0.1:3128'",
+    "proxy:http://[::1]:3128": "no request has this name; write 'proxy:[::1]:3128'",
+    "proxy:10.0.0.1": "no request has this name; write it like 'proxy:10.0.0.1:3128'",
+    "via:10.0.0.1 a.test": VIA,
+    "via:10.0.0.1:3128": VIA,
+    "https://b.test/x": "give only the host: 'b.test'",
+    "//b.test": "give only the host: 'b.test'",
+    "*.b.test:80": "give only the host: 'b.test'",
+    "b.test:80/": "give only the host: 'b.test'",
+    "http://b.test,http://c.test/": "write each host by itself: 'b.test' and 'c.test'",
+}
+OF_FUNCTIONS = {
+    "b.test/": "give only the host: 'b.test'",
+    "*.b.test//": "give only the host: '*.b.test'",
+    "B.test, 127.1": "write each host by itself: 'b.test' and '127.0.0.1'",
+    "*.b.test;c.test": "write each host by itself: '*.b.test' and 'c.test'",
+}
+"""Mistakes, unless a user's function names scopes."""
+
+
+def test_names_that_no_request_has_are_refused() -> None:
+    for name, said in (VOID | OF_FUNCTIONS).items():
+        assert refused({name: 2}).startswith(f"{SETTING}[{name!r}]: {said}")
+    for name in OF_FUNCTIONS:
+        table = model.parse_limits({name: 2}, {}, DEFAULT, SETTING, "name", may_be_own=True)
+        assert table.of(name) == Limit(2, 1, 0.5)
+    for name in (
+        *("a/b", "b.test/search", "a, b", "b.test, the API", "all/", "a.b c", "host:A B"),
+        *("domain:intranet", "domain:10.0.0.1", "domain:::1", "domain:*", "proxy:*", "via:*"),
+        *("proxy:squid:3128", "proxy:[::1]:3128", "via:10.0.0.1:3128 b.test, the API"),
+    ):
+        assert limits({name: 2}).of(name) is not None, name
+    with pytest.raises(SettingsError, match=r"write 'c\.test'"):
+        check_scope("host:c.test")
+
+
 @given(st.text(st.sampled_from("aAbB.:-_ 01xü。\uff11ßI\u200b[]"), min_size=1, max_size=8))
 def test_two_scopes_have_two_names(name: str) -> None:
     usual = scope_name(name)

@@ -61,6 +61,16 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         assert await semaphore(server, *arguments) == (0, f"{said}\n", "")
 
 
+async def test_names_that_look_wrong(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+        await node.acquire("a.test/", 1)  # as a user's own function may name it
+        ran = await semaphore(server, "pause", "a.test/")
+        assert ran == (0, "a.test/: paused; 1/1 held, 0 waiting\n", "")
+    ran = await semaphore(server, "limit", "domain:www.example.co.uk", "2")
+    assert ran.status == 0
+    assert ran.err.startswith("scrapy semaphore: domain:www.example.co.uk: www.example.co.uk is")
+
+
 async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outside: Outside) -> None:
     for verb in ("status", "resume", "reset"):
         ran = await semaphore(server, verb, SITE)

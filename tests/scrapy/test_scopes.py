@@ -137,6 +137,21 @@ def test_a_request_s_scope_is_its_host_unless_its_meta_names_one() -> None:
     assert names(Request("http://127.1/"), "domain") == (f"domain:{FIRST}",)
 
 
+def test_a_limit_of_a_host_that_does_not_hold_below_it_is_a_warning(caplog: Log) -> None:
+    limits = {"b.example": 2, "api.c.example": 1, "c.example": 3, "*.d.example": 4, "d.example": 4}
+    asked = finder("host", limits={**limits, "x.b.example": 5})
+    for host in (
+        *("b.example", "x.b.example", "www.b.example", "a.b.b.example", "example", "b.c"),
+        *("c.example", "api.c.example", "www.d.example", "d.example"),
+    ):
+        asked.find_scopes(Request(f"http://{host}/"))
+    (line,) = caplog.messages
+    assert line == (
+        "www.b.example has the default limit: SEMAPHORE_LIMITS['b.example'] is for that host "
+        "alone. Name '*.b.example', too, for all hosts below it, or 'www.b.example' for this one."
+    )
+
+
 EVERY = {"domain:*": 5, "proxy:*": 4, "all": {"rate": "100/s"}, "shop": 2, "a.example.org": 3}
 
 

@@ -17,6 +17,7 @@ from semaphore_middleware.scrapy.settings import (
     SemaphoreSettings,
     is_enabled,
     log_origin_of_server,
+    warn_of_mistakes,
 )
 from tests.support.crawls import Log, Patch
 
@@ -110,6 +111,16 @@ def test_each_part_of_a_limit_names_its_source() -> None:
     assert concurrency == "Scrapy's default of CONCURRENT_REQUESTS_PER_DOMAIN"
 
 
+@pytest.mark.parametrize("name", ["a.example", "*.example", "domain:example.org"])
+def test_limits_of_a_kind_that_no_request_has_are_a_warning(name: str, caplog: Log) -> None:
+    given = {"SEMAPHORE_LIMITS": {name: 2}, "SEMAPHORE_SCOPES": ["proxy"]}
+    settings = read(**given)
+    warn_of_mistakes(Settings(given), settings.limits, settings.scopes)
+    (line,) = caplog.messages
+    kind = "domain" if name.startswith("domain") else "host"
+    assert f"of the kind {kind!r}, but SEMAPHORE_SCOPES lacks {kind!r}" in line
+
+
 def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://environment")
     places: list[tuple[dict[str, Any], str, str]] = [
@@ -185,7 +196,11 @@ def test_the_embedded_server_can_be_chosen(monkeypatch: Patch, caplog: Log) -> N
             "a list of any of 'host', 'domain', 'proxy', 'all', and of functions",
         ),
         ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}", "a\0"], "not empty, without '{' and '}'"),
-        ("SEMAPHORE_NODE", ["a\n2026 ERROR: forged", "\0", 1.5], "a text of printable characters"),
+        (
+            "SEMAPHORE_NODE",
+            ["a\n2026 ERROR: forged", "\0", 1.5, "n" * 201],
+            "a text of at most 200 printable characters",
+        ),
         (
             "SEMAPHORE_BACKOFF_CODES",
             ["x", "[4", [99], [1000], [None], 7.5],
@@ -217,6 +232,9 @@ def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str)
     [
         ("SEMAPHORE_LIMITS", '{"a": "2"}', "['a'] = '2': allowed is "),
         ("SEMAPHORE_LIMITS", {"a\nb": 0}, "['a\\nb']: a name has no control characters"),
+        ("SEMAPHORE_LIMITS", {"a\u2028b": 2}, "['a\\u2028b']: a name has no control characters"),
+        ("SEMAPHORE_LIMITS", {".a.test": 2}, "['.a.test']: no request has this name; write '*.a"),
+        ("SEMAPHORE_LIMITS", {"b.test/": 2}, "['b.test/']: give only the host: 'b.test'"),
         ("SEMAPHORE_LIMITS", {"ip:*": 2}, "['ip:*']: there is no limit of an address; limit hosts"),
         ("SEMAPHORE_LIMITS", {"ip:::1": 2}, "['ip:::1']: there is no limit of an address; limit"),
         ("SEMAPHORE_LEASE", "1\n2", " = '1\\n2': allowed is "),

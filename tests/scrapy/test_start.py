@@ -153,9 +153,10 @@ async def test_the_log_names_a_prefix_of_its_own(
 
 async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO")
-    limits = {"127.0.0.1": 1, "text": 1, "proxy:*": 2}
+    limits = {"127.0.0.1": 1, "text": 1, "proxy:*": 2, "domain:www.example.co.uk": 1}
+    limits |= {"domain:co.uk": 1, "domain:example.org": 1, "domain:intranet": 1}
     mistakes = {"SEMAPHORE_LIMIT": 2, "SEMAPHORE_XYZ": 1, "SEMAPHORE_LIMITS": limits}
-    mistakes |= {"SEMAPHORE_TOKEN": "secret", "SEMAPHORE_DELAY": 3}
+    mistakes |= {"SEMAPHORE_TOKEN": "secret", "SEMAPHORE_DELAY": 3, "SEMPHORE_LEASE": 9}
     crawl = crawl_of(server, site, SEMAPHORE_NODE="one", DOWNLOAD_DELAY=0.01, **mistakes)
     await crawl.gave_back(1, site)
     said = "\n".join(caplog.messages)
@@ -163,9 +164,16 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
     assert "Default limit of a site: concurrency 1, delay 0.01 s." in said
     assert "SEMAPHORE_LIMIT: there is no such setting; did you mean SEMAPHORE_LIMITS?" in said
     assert "SEMAPHORE_DELAY: there is no such setting; did you mean DOWNLOAD_DELAY?" in said
-    assert "SEMAPHORE_XYZ: there is no such setting" in said
+    assert "SEMPHORE_LEASE: there is no such setting; did you mean SEMAPHORE_LEASE?" in said
+    assert "SEMAPHORE_XYZ: there is no such setting\n" in said
     assert "SEMAPHORE_TOKEN: there is no such setting; set it in the environment" in said
     assert "limits of the kind 'proxy', but SEMAPHORE_SCOPES lacks 'proxy'" in said
+    domains = re.findall(r": (\S+) is no registered domain, so no request has .*; (.*)", said)
+    of_host = "write 'domain:example.co.uk', or 'www.example.co.uk' for the host"
+    assert domains == [
+        ("www.example.co.uk", of_host),
+        ("co.uk", "write 'co.uk' for the host"),
+    ]
 
 
 @both
