@@ -289,7 +289,7 @@ class ScopeLease:
             self._forbid_starts()
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
         last = self.last_reply
-        if is_news or permit.limit.adaptive or (last and last.wants_feedback):
+        if is_news or (last and last.wants_feedback):
             self._feedback.append((outcome, permit.granted_at))
             return True
         return False
@@ -316,7 +316,7 @@ class ScopeLease:
     def starts_count(self) -> bool:
         """Whether each start must be reported to the server: then no permit is reused."""
         limit = self.limit
-        return self._is_reuse_stopped or bool(limit.delay or limit.rate or limit.adaptive)
+        return self._is_reuse_stopped or bool(limit.delay or limit.rate)
 
     def _may_reuse(self, now: float) -> bool:
         """Whether a permit may go from one request to the next."""

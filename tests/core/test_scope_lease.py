@@ -92,9 +92,7 @@ def test_nothing_is_reused_nor_kept(happens: Callable[[LoneNode], None]) -> None
     assert update.granted_ack - update.returned == 1, "and a surplus"
 
 
-@pytest.mark.parametrize(
-    "limit", [Limit(9, delay=0.1), Limit(8, rate="60/m", burst=5), Limit(9, adaptive=True)]
-)
+@pytest.mark.parametrize("limit", [Limit(9, delay=0.1), Limit(8, rate="60/m", burst=5)])
 def test_where_each_start_counts_nothing_is_reused(limit: Limit) -> None:
     """Whatever the last reply was: it may be from before the limit was set."""
     node = LoneNode()
@@ -307,16 +305,14 @@ def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_reuse(k
 
 
 @pytest.mark.parametrize("latency", [0.1, None])
-@pytest.mark.parametrize(
-    ("limit", "wanted"), [(Limit(9), False), (Limit(9), True), (Limit(9, adaptive=True), False)]
-)
-def test_plain_responses_where_wanted(limit: Limit, wanted: bool, latency: float | None) -> None:
-    node = LoneNode(limit)
+@pytest.mark.parametrize("wanted", [False, True])
+def test_plain_responses_where_wanted(wanted: bool, latency: float | None) -> None:
+    node = LoneNode()
     (permit,) = node.hold(available=FULL, wants_feedback=wanted)
     permit.answered(latency)
     permit.release()
     feedback = node.update().feedback
-    assert (feedback is not None) == (limit.adaptive or wanted)
+    assert (feedback is not None) == wanted
     if feedback is not None:
         assert (feedback.good, feedback.errors) == ((0, 1) if latency is None else (1, 0))
 

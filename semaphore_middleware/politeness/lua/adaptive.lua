@@ -21,7 +21,7 @@ local function adaptive_on_limit(scope)
   if effective.adaptive == 0 then return end
   local working = math.floor(scope.learned and scope.learned.working_limit or 0)
   effective.limit = math.min(effective.concurrency, math.max(1, working))
-  scope.lowered_by = @reason(adaptive)
+  scope.lowered_by, scope.wants_feedback = @reason(adaptive), true
 end
 
 local function begin_round(learned)

@@ -26,7 +26,7 @@ local function read_scope(key, queue, state, own, learned)
     begun = 0, -- requests that have begun since the last call, or may have
     begun_at = NOW, -- the last of them
     own = read_entry(own), others = false, learned = learned and read_learned(learned),
-    effective = false, limit = 0, lowered_by = 0, problem = false, reason = 0,
+    effective = false, limit = 0, lowered_by = 0, wants_feedback = false, problem = false, reason = 0,
   }
   if state then
     @scope.(state) = cmsgpack.unpack(state)

@@ -77,7 +77,7 @@ local function pack_reply(scope, status, own)
   reply_available = effective.limit - scope.held - scope.waiting
   reply_reason = scope.reason
   reply_retry_in, reply_backoff = scope.retry_in or -1, scope.backoff_begun or -1
-  local wants_feedback, is_backing_off = effective.adaptive == 1 or (own and own.failures > 0), false
+  local wants_feedback, is_backing_off = scope.wants_feedback or (own and own.failures > 0), false
   if learned then
     -- Also after a backoff, until it is known that the site answers again.
     wants_feedback = wants_feedback or learned.backoff > 0 or learned.answered < learned.backoff_end
