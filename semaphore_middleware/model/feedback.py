@@ -18,6 +18,14 @@ from semaphore_middleware.model.wire import Wire
 
 MAX_STATUS = 999
 """The highest status of three digits, as HTTP has them."""
+BANDWIDTH_LIMIT_EXCEEDED = 509
+
+
+def teaches_interval(status: int) -> bool:
+    """Whether a refusal with this status alone teaches an interval: a 5xx may come from one broken
+    page, except 509, which is for a limit of the site's.
+    """
+    return not 500 <= status < 600 or status == BANDWIDTH_LIMIT_EXCEEDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,24 +24,24 @@ from scrapy import Request
 from scrapy.core.downloader.handlers.http11 import TunnelError
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.exceptions import NotConfigured
-from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.core.permit import Permit, PermitSet
+from semaphore_middleware.model.asked_pauses import (
+    FIELDS,
+    Fields,
+    IgnoredPauses,
+    pause_asked,
+    quota_interval,
+)
 from semaphore_middleware.model.events import CountedEvent
-from semaphore_middleware.model.feedback import MAX_STATUS
+from semaphore_middleware.model.feedback import MAX_STATUS, teaches_interval
 from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
-from semaphore_middleware.scrapy.asked_pauses import (
-    FIELDS,
-    quota_interval,
-    quota_reset,
-    retry_after,
-)
-from semaphore_middleware.scrapy.forbidden import HOSTS_MAX, ForbiddenShares
+from semaphore_middleware.scrapy.forbidden import ForbiddenShares
 from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
     Retries,
@@ -77,7 +77,6 @@ NO_RESPONSE = (
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
 PROXY_REFUSES = 407
-BANDWIDTH_LIMIT_EXCEEDED = 509
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +176,7 @@ class ResponseClassifier:
         self._proxies = proxies
         self._refusal_check = refusal_check
         self._forbidden = ForbiddenShares(backoff_codes)
-        self._warned_of: LocalCache[str, bool] = LocalCache(HOSTS_MAX)
-        """Hosts whose pauses were ignored, with a line."""
+        self._ignored_pauses = IgnoredPauses()
 
     async def record_response(
         self, permits: PermitSet, admission: Admission, response: Response
@@ -238,7 +236,7 @@ class ResponseClassifier:
         pause = self._pause_asked(request, response, is_refused)
         if not is_refused:
             return Verdict(Kind.ANSWER, site, pause or 0.0)
-        is_metered = found is not None or pause is not None or _teaches_interval(status)
+        is_metered = found is not None or pause is not None or teaches_interval(status)
         if site.refuses_pages and not (found or pause) and _answers_others(via or site, request):
             return Verdict(Kind.PAGE_REFUSED, site)
         permit = site
@@ -247,29 +245,13 @@ class ResponseClassifier:
         return Verdict(Kind.SITE_REFUSES, permit, found or pause or 0.0, is_metered)
 
     def _pause_asked(self, request: Request, response: Response, is_refused: bool) -> float | None:
-        """Seconds that the site asked for; None if it did not: `Retry-After` counts at a refusal,
-        and in place of the reset of an exhausted quota.
-        """
+        """Seconds that the site asked for; None if it did not."""
         if FIELDS.isdisjoint(response.headers):
             return None
         ignored: list[str] = []
-        pause = quota_reset(response, ignored)
-        if is_refused or pause is not None:
-            asked = retry_after(response, ignored)
-            pause = pause if asked is None else asked
-        self._warn_of_ignored(request, ignored)
+        pause = pause_asked(_fields_of(response), is_refused, ignored)
+        self._ignored_pauses.warn(host_of(request), ignored)
         return pause
-
-    def _warn_of_ignored(self, request: Request, ignored: list[str]) -> None:
-        host = host_of(request)
-        if ignored and host not in self._warned_of:
-            self._warned_of[host] = True
-            logger.warning(
-                "%s asks for a pause that is ignored, as it is no number of seconds or time from a "
-                "day ago to a year ahead: %r.",
-                host,
-                ", ".join(ignored),
-            )
 
     def _record_refusal(
         self, permit: Permit, admission: Admission, response: Response, verdict: Verdict
@@ -277,8 +259,8 @@ class ResponseClassifier:
         request, status = admission.request, response.status
         is_metered = verdict.is_metered and kind_of(permit.scope) != VIA  # only a site has one
         ignored: list[str] = []
-        interval = quota_interval(response, ignored) if is_metered else 0.0
-        self._warn_of_ignored(request, ignored)
+        interval = quota_interval(_fields_of(response), ignored) if is_metered else 0.0
+        self._ignored_pauses.warn(host_of(request), ignored)
         most = None
         try:
             most = self._decide(admission, status, permit.no_retry)
@@ -297,11 +279,9 @@ class ResponseClassifier:
         return most
 
 
-def _teaches_interval(status: int) -> bool:
-    """Whether a refusal with this status alone teaches an interval: a 5xx may come from one broken
-    page, except 509, which is for a limit of the site's.
-    """
-    return not 500 <= status < 600 or status == BANDWIDTH_LIMIT_EXCEEDED
+def _fields_of(response: Response) -> Fields:
+    headers = response.headers
+    return lambda name: [value.decode("latin-1") for value in headers.getlist(name)]
 
 
 def record_proxy_refusal(permits: PermitSet, request: Request) -> None:

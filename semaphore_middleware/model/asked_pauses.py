@@ -2,26 +2,29 @@
 
 A site's headers may hold anything: an invalid field counts as missing. A field that should name a
 time, but names no credible one, is added to the list `ignored`. No function here raises an error.
+Crawls and the clients of `clients/` use the same ones.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from http_sf import parse
 
-if TYPE_CHECKING:
-    from scrapy.http import Response
+logger = logging.getLogger(__name__)
 
-FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as missing
+Fields = Callable[[str], Sequence[str]]
+"""From the name of a header field to its lines in a response; empty without one."""
+FIELD_CHARS_MAX = 8192  # of one field: a longer one counts as missing
 DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
 RESETS = ("Reset-After", "Reset")
@@ -40,45 +43,79 @@ UNIX_TIMES = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e9, 1.0))
 milliseconds, seconds. Smaller numbers are seconds from now.
 """
 DAY_S, YEAR_S = 24 * 60 * 60.0, 365 * 24 * 60 * 60.0
+HOSTS_MAX = 10_000
+"""The number of hosts that are remembered after a warning."""
 
 
-def retry_after(response: Response, ignored: list[str]) -> float | None:
+class IgnoredPauses:
+    """Warns once a host that it asks for a pause which is ignored."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, None] = {}
+
+    def warn(self, host: str, ignored: list[str]) -> None:
+        """Warn of the ignored fields of a response of this host, if there are any."""
+        if not ignored or host in self._hosts:
+            return
+        if len(self._hosts) == HOSTS_MAX:
+            del self._hosts[next(iter(self._hosts))]
+        self._hosts[host] = None
+        logger.warning(
+            "%s asks for a pause that is ignored, as it is no number of seconds or time from a day "
+            "ago to a year ahead: %r.",
+            host,
+            ", ".join(ignored),
+        )
+
+
+def pause_asked(fields: Fields, is_refused: bool, ignored: list[str]) -> float | None:
+    """Seconds of pause that a site asks for; None if it does not. `Retry-After` counts at a
+    refusal, and in place of the reset of an exhausted quota.
+    """
+    pause = quota_reset(fields, ignored)
+    if is_refused or pause is not None:
+        asked = retry_after(fields, ignored)
+        pause = pause if asked is None else asked
+    return pause
+
+
+def retry_after(fields: Fields, ignored: list[str]) -> float | None:
     """Seconds of pause in a response's `Retry-After` (RFC 9110, 10.2.3): the longest of several;
     None without a valid one.
     """
-    values = [value.decode("latin-1") for value in response.headers.getlist(b"Retry-After")]
-    delays = (_seconds(response, "Retry-After", value, ignored) for value in values)
+    values = fields("Retry-After")
+    delays = (_seconds(fields, "Retry-After", value, ignored) for value in values)
     return max((delay for delay in delays if delay is not None), default=None)
 
 
-def quota_reset(response: Response, ignored: list[str]) -> float | None:
+def quota_reset(fields: Fields, ignored: list[str]) -> float | None:
     """Seconds until all exhausted quotas in a response have been reset; None if there are none.
 
     Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10, or -07), or in `-Remaining`
     and `-Reset`. A response from a cache does not show the present quota.
     """
-    if _number(response, "Age"):
+    if _number(fields, "Age"):
         return None
-    resets = chain(_resets(response, ignored), _older_resets(response, ignored))
+    resets = chain(_resets(fields, ignored), _older_resets(fields, ignored))
     return max((reset for reset in resets if reset is not None), default=None)
 
 
-def quota_interval(response: Response, ignored: list[str]) -> float:
+def quota_interval(fields: Fields, ignored: list[str]) -> float:
     """Seconds between requests by the quotas in `RateLimit-Policy`: the longest of several; 0
     without a quota. If `RateLimit` names exhausted quotas, only those count.
     """
-    exhausted = {name for name, _ in _exhausted(response)}
+    exhausted = {name for name, _ in _exhausted(fields)}
     intervals = [0.0]
-    for name, policy in _policies(response):
+    for name, policy in _policies(fields):
         quota, window = _integer(policy.get("q")), _integer(policy.get("w"))
         is_of_requests = policy.get("qu", "requests") == "requests"
         if quota and window and is_of_requests and (not exhausted or name in exhausted):
-            seconds = _seconds(response, "RateLimit-Policy", str(window), ignored)
+            seconds = _seconds(fields, "RateLimit-Policy", str(window), ignored)
             intervals.append((seconds or 0.0) / quota)
     return max(intervals)
 
 
-def _seconds(response: Response, field: str, value: str, ignored: list[str]) -> float | None:
+def _seconds(fields: Fields, field: str, value: str, ignored: list[str]) -> float | None:
     """Seconds until a time that a site has written as a number or a date, by the response's `Date`
     or, without one, our clock. None unless the time is from a day ago to a year ahead.
     """
@@ -87,80 +124,80 @@ def _seconds(response: Response, field: str, value: str, ignored: list[str]) -> 
         seconds = float(text)
         for least, parts in UNIX_TIMES:
             if seconds >= least:
-                seconds = seconds / parts - _now(response)
+                seconds = seconds / parts - _now(fields)
                 break
     else:
         moment = _timestamp(text)
-        seconds = math.inf if moment is None else moment - _now(response)
+        seconds = math.inf if moment is None else moment - _now(fields)
     if -DAY_S <= seconds <= YEAR_S:
         return max(0.0, seconds)
     ignored.append(f"{field}: {text[:DATE_CHARS_MAX]}")
     return None
 
 
-def _resets(response: Response, ignored: list[str]) -> Iterator[float | None]:
+def _resets(fields: Fields, ignored: list[str]) -> Iterator[float | None]:
     """The resets in `RateLimit`; where it lacks one, the window in `RateLimit-Policy`."""
-    policies = dict(_policies(response))
-    for name, limit in _exhausted(response):
+    policies = dict(_policies(fields))
+    for name, limit in _exhausted(fields):
         policy = policies.get(name, {})
         reset = _integer(limit.get("t", policy.get("w")))
         if reset is not None and policy.get("qu") != "concurrent-requests":
-            yield _seconds(response, "RateLimit", str(reset), ignored)
+            yield _seconds(fields, "RateLimit", str(reset), ignored)
 
 
-def _exhausted(response: Response) -> Iterator[tuple[str, dict[str, Any]]]:
+def _exhausted(fields: Fields) -> Iterator[tuple[str, dict[str, Any]]]:
     """The exhausted quotas in `RateLimit`, each with its parameters."""
-    for name, limit in _items(response, "RateLimit") or _draft_7(response):
+    for name, limit in _items(fields, "RateLimit") or _draft_7(fields):
         if _integer(limit.get("r")) == 0:
             yield str(name), limit
 
 
-def _draft_7(response: Response) -> list[tuple[Any, dict[str, Any]]]:
+def _draft_7(fields: Fields) -> list[tuple[Any, dict[str, Any]]]:
     """The quota in `RateLimit: limit=10, remaining=0, reset=5`, in the form of later drafts."""
-    members = dict(_parsed(response, "RateLimit", "dictionary"))
+    members = dict(_parsed(fields, "RateLimit", "dictionary"))
     quota = {name: value for name, (value, _) in members.items()}
     reset = {"t": quota["reset"]} if "reset" in quota else {}
     return [(quota.get("limit"), {"r": quota.get("remaining"), **reset})]
 
 
-def _policies(response: Response) -> Iterator[tuple[str, dict[str, Any]]]:
+def _policies(fields: Fields) -> Iterator[tuple[str, dict[str, Any]]]:
     """The policies in `RateLimit-Policy`, by name. In draft 7 a name is the number of requests."""
-    for name, policy in _items(response, "RateLimit-Policy"):
+    for name, policy in _items(fields, "RateLimit-Policy"):
         yield str(name), {"q": name, **policy}
 
 
-def _items(response: Response, name: str) -> list[tuple[Any, dict[str, Any]]]:
+def _items(fields: Fields, name: str) -> list[tuple[Any, dict[str, Any]]]:
     """The items of a list field, each with its parameters."""
-    return [item for item in _parsed(response, name, "list") if not isinstance(item[0], list)]
+    return [item for item in _parsed(fields, name, "list") if not isinstance(item[0], list)]
 
 
-def _parsed(response: Response, name: str, structure: str) -> Any:
+def _parsed(fields: Fields, name: str, structure: str) -> Any:
     """A structured field (RFC 9651); empty if it is invalid."""
-    field = _field(response, name)
+    field = _field(fields, name)
     try:
-        return parse(field, tltype=structure) if field else ()
+        return parse(field.encode(), tltype=structure) if field else ()
     except ValueError:
         return ()
 
 
-def _older_resets(response: Response, ignored: list[str]) -> Iterator[float | None]:
+def _older_resets(fields: Fields, ignored: list[str]) -> Iterator[float | None]:
     for prefix in OLDER_PREFIXES:
-        if _number(response, f"{prefix}Remaining") != 0:
+        if _number(fields, f"{prefix}Remaining") != 0:
             continue
         for reset in RESETS:
-            if field := _field(response, f"{prefix}{reset}"):
-                yield _seconds(response, f"{prefix}{reset}", field.decode("latin-1"), ignored)
+            if field := _field(fields, f"{prefix}{reset}"):
+                yield _seconds(fields, f"{prefix}{reset}", field, ignored)
                 break
 
 
-def _field(response: Response, name: str) -> bytes:
+def _field(fields: Fields, name: str) -> str:
     """All lines of a field, joined; empty if they are too long."""
-    field = b", ".join(response.headers.getlist(name))
-    return field if len(field) <= FIELD_BYTES_MAX else b""
+    field = ", ".join(fields(name))
+    return field if len(field) <= FIELD_CHARS_MAX else ""
 
 
-def _number(response: Response, name: str) -> float | None:
-    field = _field(response, name).decode("latin-1").strip()
+def _number(fields: Fields, name: str) -> float | None:
+    field = _field(fields, name).strip()
     return float(field) if NUMBER.fullmatch(field) else None
 
 
@@ -169,9 +206,9 @@ def _integer(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _now(response: Response) -> float:
+def _now(fields: Fields) -> float:
     """The site's time in `Date`, or without it our time."""
-    date = _timestamp((response.headers.get(b"Date") or b"").decode("latin-1"))
+    date = _timestamp("".join(fields("Date")[-1:]))
     return time.time() if date is None else date
 
 

@@ -1,15 +1,15 @@
 """The pauses that sites request, in all the forms that they use, and in invalid ones."""
 
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scrapy.http import Response
 
-from semaphore_middleware.scrapy.asked_pauses import quota_interval, quota_reset, retry_after
+from semaphore_middleware.model.asked_pauses import quota_interval, quota_reset, retry_after
 from tests.support.crawls import Patch
 
 NOW = 1_800_000_000
@@ -19,11 +19,11 @@ MEGABYTE = 2**20
 Fields = dict[str, str | list[str]]
 
 
-def response(fields: Fields, date: str | None = DATE) -> Response:
+def response(fields: Fields, date: str | None = DATE) -> Callable[[str], list[str]]:
     """A response with these header fields; a list holds several lines of one field."""
     lines = {name: [value] if isinstance(value, str) else value for name, value in fields.items()}
-    headers = {name: [line.encode("latin-1") for line in each] for name, each in lines.items()}
-    return Response("http://a/", headers={**headers, **({"Date": date} if date else {})})
+    lines |= {"Date": [date]} if date else {}
+    return lambda name: lines.get(name, [])
 
 
 DAY, YEAR = 24 * 60 * 60, 365 * 24 * 60 * 60
