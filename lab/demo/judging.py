@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from http.client import responses
 from typing import Protocol
 
 END_OF_HEAD = b"\r\n\r\n"
@@ -184,7 +184,7 @@ def response(
     """An answer of HTTP. Underscores of headers' names stand for hyphens."""
     if isinstance(body, str):
         body = body.encode()
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {kind}"]
+    lines = [f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}", f"Content-Type: {kind}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines += [f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body

@@ -4,10 +4,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.asked_pauses import (
+    Fields,
+    IgnoredPauses,
+    pause_asked,
+    quota_interval,
+)
+from semaphore_middleware.model.feedback import teaches_interval
 from semaphore_middleware.model.hosts import normal_host
+from semaphore_middleware.model.settings import check_statuses
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.permit import Permit
+
+BACKOFF_CODES = (429, 503)
 
 
 def scope_of(url: str) -> str:
@@ -16,3 +32,42 @@ def scope_of(url: str) -> str:
     if not host:
         raise SettingsError(f"the URL {url!r} has no host; allowed is one like https://example.com")
     return normal_host(host)
+
+
+class Answers:
+    """Reports to each permit how its site has answered, as crawls do.
+
+    `backoff_codes` are the statuses of refusals; without any, nothing is reported. Raises
+    `SettingsError` for anything that is no status.
+    """
+
+    def __init__(self, backoff_codes: Iterable[int]) -> None:
+        self._codes = check_statuses(backoff_codes, "backoff_codes")
+        self._ignored_pauses = IgnoredPauses()
+
+    def report(
+        self, permit: Permit, method: str, url: str, status: int, fields: Fields, latency: float
+    ) -> None:
+        """Report a response, whose headers came after `latency` seconds. A 5xx except 509 counts as
+        a refusal only if it names a time: otherwise it may be of its page alone.
+        """
+        is_listed = status in self._codes
+        is_of_proxy = status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and not is_listed
+        if not self._codes or is_of_proxy:
+            return
+        ignored: list[str] = []
+        path = urlsplit(url).path or "/"
+        pause = pause_asked(fields, is_listed, ignored)
+        if is_listed and (pause is not None or teaches_interval(status)):
+            interval = quota_interval(fields, ignored)
+            what = f"answered {status} to {method} {path}"
+            permit.refused(pause or 0.0, what, status, quota_interval=interval)
+        else:
+            is_good = status < 500 and path != "/robots.txt"  # which answers where no page does
+            permit.answered(latency if is_good else None, pause or 0.0)
+        self._ignored_pauses.warn(permit.scope, ignored)
+
+    def report_failure(self, permit: Permit) -> None:
+        """Report that the site has not responded."""
+        if self._codes:
+            permit.failed()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import httpx
 
-from semaphore_middleware.clients import scope_of
+from semaphore_middleware.clients import BACKOFF_CODES, Answers, scope_of
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
@@ -29,11 +31,15 @@ class AsyncSemaphoreTransport(httpx.AsyncBaseTransport):
     - `timeout`: seconds that a request waits for its permit at most; None: as long as it takes.
       The client's own timeouts begin after that.
     - `transport`: makes the requests; by default an `httpx.AsyncHTTPTransport()`. Options of
-      connections, such as `verify` and `proxy`, must be given to it instead of the client.
+      connections, such as `verify` and `proxy`, must be given to it instead of the client. Requests
+      without a response then do not count against the site: the reason may be a proxy.
+    - `backoff_codes`: statuses of refusals, after which the site gets a pause (see
+      docs/without-scrapy.md). Without any, no pause is begun, whatever a site answers.
 
-    A permit is given back when the body of the response has been read, or the response is closed.
-    If it is lost before that, the request ends with `PermitLostError`. A request raises what
-    `FairSemaphore.acquire` raises, and `SettingsError` for a URL without a host.
+    A permit is given back, and the answer reported, when the body of the response has been read, or
+    the response is closed. If the permit is lost before that, the request ends with
+    `PermitLostError`. A request raises what `FairSemaphore.acquire` raises, and `SettingsError` for
+    a URL without a host.
     """
 
     def __init__(
@@ -42,21 +48,28 @@ class AsyncSemaphoreTransport(httpx.AsyncBaseTransport):
         limit: GivenLimit,
         timeout: float | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        backoff_codes: Iterable[int] = BACKOFF_CODES,
     ) -> None:
         self._semaphore = semaphore
         self._limit = limit
         self._timeout = timeout
         self._transport = transport or httpx.AsyncHTTPTransport()
+        self._answers = Answers(backoff_codes)
+        self._is_direct = transport is None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Called by httpx."""
         scope = scope_of(str(request.url))
         permit = await self._semaphore.acquire(scope, self._limit, self._timeout)
+        began = time.monotonic()
         try:
             with permit.until_lost():
                 response = await self._transport.handle_async_request(request)
             assert isinstance(response.stream, httpx.AsyncByteStream)
-        except BaseException:
+            _report(self._answers, permit, request, response, began)
+        except BaseException as error:
+            if self._is_direct and _is_of_site(error):
+                self._answers.report_failure(permit)
             permit.release()
             raise
         return _with_body(response, _AsyncBody(response.stream, permit))
@@ -78,19 +91,29 @@ class SemaphoreTransport(httpx.BaseTransport):
         limit: GivenLimit,
         timeout: float | None = None,
         transport: httpx.BaseTransport | None = None,
+        backoff_codes: Iterable[int] = BACKOFF_CODES,
     ) -> None:
         self._semaphore = semaphore
         self._limit = limit
         self._timeout = timeout
         self._transport = transport or httpx.HTTPTransport()
+        self._answers = Answers(backoff_codes)
+        self._is_direct = transport is None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Called by httpx."""
         scope = scope_of(str(request.url))
         with ExitStack() as held:
-            held.enter_context(self._semaphore.permit(scope, self._limit, self._timeout))
-            response = self._transport.handle_request(request)
+            permit = held.enter_context(self._semaphore.permit(scope, self._limit, self._timeout))
+            began = time.monotonic()
+            try:
+                response = self._transport.handle_request(request)
+            except httpx.TransportError as error:
+                if self._is_direct and _is_of_site(error):
+                    self._answers.report_failure(permit)
+                raise
             assert isinstance(response.stream, httpx.SyncByteStream)
+            _report(self._answers, permit, request, response, began)
             return _with_body(response, _Body(response.stream, held.pop_all()))
 
     def close(self) -> None:
@@ -131,6 +154,30 @@ class _Body(httpx.SyncByteStream):
     def close(self) -> None:
         with self._held:
             self._body.close()
+
+
+def _report(
+    answers: Answers,
+    permit: Permit,
+    request: httpx.Request,
+    response: httpx.Response,
+    began: float,
+) -> None:
+    latency = time.monotonic() - began
+    url, fields = str(request.url), response.headers.get_list
+    answers.report(permit, request.method, url, response.status_code, fields, latency)
+
+
+def _is_of_site(error: BaseException) -> bool:
+    """Whether a request's error means that its site does not respond: it cannot be reached, or
+    takes too long. A site whose certificate is not accepted has responded.
+    """
+    if not isinstance(error, httpx.ConnectError):
+        return isinstance(error, httpx.ConnectTimeout | httpx.ReadTimeout)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is None
 
 
 def _with_body(

@@ -126,7 +126,8 @@ def _scope_kind(given: Any, where: str) -> str | Function | None:
     return cast("Function", found) if callable(found) and not iscoroutinefunction(found) else None
 
 
-def _statuses(value: Any, where: str) -> frozenset[int]:
+def check_statuses(value: Any, where: str) -> frozenset[int]:
+    """The checked statuses of refusals. Raises `SettingsError`."""
     try:
         given = value
         if isinstance(value, str):  # from the command line
@@ -201,7 +202,7 @@ _ROWS = (
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds),
     Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _unreachable, EMPTY),
-    Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses),
+    Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], check_statuses),
     Setting("SEMAPHORE_BACKOFF_START", 1.0, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds, bounds=_backoff_bounds),
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count),

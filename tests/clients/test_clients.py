@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from semaphore_middleware import (
     PermitLostError,
     SyncSemaphore,
 )
+from semaphore_middleware.clients import BACKOFF_CODES
 from semaphore_middleware.clients.httpx import AsyncSemaphoreTransport, SemaphoreTransport
 from semaphore_middleware.clients.requests import SemaphoreAdapter
 from semaphore_middleware.core.observer import PermitLost
@@ -42,14 +43,17 @@ async def async_httpx(
     server: RedisServer,
     timeout: float | None = None,
     lease: float = ENDLESS_S,
+    backoff_codes: Sequence[int] = BACKOFF_CODES,
+    read_timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> AsyncIterator[Get]:
+    timeouts = httpx.Timeout(TIMEOUT_S, read=read_timeout)
     async with FairSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore:
-        transport = AsyncSemaphoreTransport(semaphore, 1, timeout)
+        transport = AsyncSemaphoreTransport(semaphore, 1, timeout, backoff_codes=backoff_codes)
         async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
 
             async def get(url: str) -> int:
-                return (await client.get(url, timeout=TIMEOUT_S)).status_code
+                return (await client.get(url, timeout=timeouts)).status_code
 
             yield get
 
@@ -59,20 +63,27 @@ async def sync_httpx(
     server: RedisServer,
     timeout: float | None = None,
     lease: float = ENDLESS_S,
+    backoff_codes: Sequence[int] = BACKOFF_CODES,
+    read_timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> AsyncIterator[Get]:
+    timeouts = httpx.Timeout(TIMEOUT_S, read=read_timeout)
     with SyncSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore:
-        transport = SemaphoreTransport(semaphore, 1, timeout)
+        transport = SemaphoreTransport(semaphore, 1, timeout, backoff_codes=backoff_codes)
         with httpx.Client(transport=transport, follow_redirects=True) as client:
-            yield in_thread(lambda url: client.get(url, timeout=TIMEOUT_S).status_code)
+            yield in_thread(lambda url: client.get(url, timeout=timeouts).status_code)
 
 
 @asynccontextmanager
 async def with_requests(
-    server: RedisServer, timeout: float | None = None, **options: Any
+    server: RedisServer,
+    timeout: float | None = None,
+    read_timeout: float = TIMEOUT_S,
+    **options: Any,
 ) -> AsyncIterator[Get]:
+    timeouts = (TIMEOUT_S, read_timeout)
     with session_of(server, timeout, **options) as session:
-        yield in_thread(lambda url: session.get(url, timeout=TIMEOUT_S).status_code)
+        yield in_thread(lambda url: session.get(url, timeout=timeouts).status_code)
 
 
 @contextmanager
@@ -80,13 +91,16 @@ def session_of(
     server: RedisServer,
     timeout: float | None = None,
     lease: float = ENDLESS_S,
+    backoff_codes: Sequence[int] = BACKOFF_CODES,
     **options: Any,
 ) -> Iterator[requests.Session]:
     with (
         SyncSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore,
         requests.Session() as session,
     ):
-        session.mount("http://", SemaphoreAdapter(semaphore, 1, timeout))
+        adapter = SemaphoreAdapter(semaphore, 1, timeout, backoff_codes)
+        session.mount("http://", adapter)
+        session.mount("https://", adapter)
         yield session
 
 

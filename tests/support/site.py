@@ -29,7 +29,8 @@ class Site(JudgingSite):
     /large              `LARGE`, with `headers_of` that path, as /redirect/... has if there are any
     /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own
                         word; /redirect//host:port/... to another host
-    /status/503         that status, each time; /status-once/503 the first time, then a page
+    /status/503         that status, each time, with `headers_of` that path; /status-once/503 the
+                        first time, then a page
     /busy/...           answers with 429 `refusals` times, or always if that is None, else at
                         once; /busy/slow... after `let_go()`
     /drop               breaks the connection before the headers; /drop-midway within the body
@@ -113,7 +114,7 @@ class Site(JudgingSite):
             case "refresh":
                 return response(MOVED.format(f"/{rest}?{query}"))
             case "status":
-                return response(PAGE, int(rest), "text/plain")
+                return response(PAGE, int(rest.partition("/")[0]), "text/plain", **headers)
             case "status-once" if self.arrivals.count(visit.path) == 1:
                 return response(PAGE, int(rest), "text/plain")
             case "status-once":
