@@ -39,8 +39,9 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
     """Announce what the server's reply has changed since the reply before."""
     scope = reply.update.scope
     _note_cause_of_pause(node, reply)
-    if reply.granted:
-        node.emit(UsageReported, scope, reply.held, reply.limit)
+    if reply.limit:  # otherwise the update was refused
+        intervals = reply.least_interval or 0.0, reply.interval or 0.0
+        node.emit(UsageReported, scope, reply.held, reply.limit, *intervals)
     if reply.is_stricter and not (before and before.is_stricter):
         node.emit(LimitOverruled, scope, reply.update.limit)
     if reply.backoff is not None:

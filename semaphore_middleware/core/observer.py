@@ -88,11 +88,15 @@ class RefusalReported(Event):
 
 @dataclass(frozen=True, slots=True)
 class UsageReported(Event):
-    """The server has reported how many permits of a scope all nodes hold, and how many they may."""
+    """The server has reported what all nodes hold of a scope, and the effective limit."""
 
     scope: str
     held: int
     limit: int
+    least_interval: float
+    """Seconds between any two starts; 0: any. A delay counts at its shortest."""
+    interval: float
+    """Seconds between two starts on average, if a rate that allows bursts is slower."""
 
 
 @dataclass(frozen=True, slots=True)

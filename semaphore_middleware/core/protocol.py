@@ -103,9 +103,12 @@ class Reply:
     starts_count: Wire[bool]
     """Whether starts are spaced, forbidden or measured, so that no permit is reused."""
     interval: Wire[float | None]
-    """The least time from one start to the next, by a delay, a rate or a learned interval; None:
-    there is none. While it is set, each start is reported before the next one is due.
+    """The time from one start to the next, by a rate, a learned interval, or a delay at its
+    shortest; None: there is none. While it is set, each start is reported before the next one is
+    due.
     """
+    least_interval: Wire[float | None]
+    """As `interval`, without a rate that allows bursts: no two starts are closer."""
     wants_feedback: Wire[bool]
     """Whether nodes should report ordinary responses, too."""
     is_stricter: Wire[bool]

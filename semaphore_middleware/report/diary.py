@@ -5,12 +5,12 @@ Minutes and seconds are those of the server's wall clock, the same for all nodes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from struct import Struct
 
-from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.report.history import Minute, class_of
 from semaphore_middleware.report.records import MINUTE, PAUSE
 
@@ -76,10 +76,21 @@ class _Now:
     held: int = 0
     """Permits held by all nodes."""
     limit: int = 0
+    least_interval: float = math.inf
+    interval: float = math.inf
+    """The effective limit, as in `Minute`."""
     begun_at: float = 0.0
     """The beginning of this node's last request, by the server's clock, in seconds."""
     paused_at: int = 0
     pause_length: float = 0.0
+
+    def add_to(self, minute: Minute) -> None:
+        """Note it in a minute's highest and lowest numbers."""
+        minute.most = max(minute.most, self.held)
+        minute.limit = max(minute.limit, self.limit)
+        # promise: shortest interval
+        minute.least_interval = min(minute.least_interval, self.least_interval)
+        minute.interval = min(minute.interval, self.interval)
 
 
 NOTHING = _Now()
@@ -110,15 +121,12 @@ class Diary:
 
     # What happens -------------------------------------------------------------------------------
 
-    def add_start(self, scope: str, limit: Limit, must_not_start: bool) -> None:
+    def add_start(self, scope: str, must_not_start: bool) -> None:
         """Count a request begun now; `must_not_start`: under a permit from before a pause."""
         wall = self.wall
         tally = self._find_tally(scope, wall)
         tally.requests += 1
         tally.seconds[int(wall % 60)] += 1
-        if limit.delay or limit.rate:
-            tally.delay = max(tally.delay, limit.least_interval)
-            tally.interval = max(tally.interval, limit.interval)
         now = self._use(scope)
         now.begun_at = wall
         if must_not_start:
@@ -135,14 +143,17 @@ class Diary:
         """Count a request refused by the site."""
         self._find_tally(scope, self.wall).refused += 1
 
-    def set_usage(self, scope: str, held: int, limit: int) -> None:
-        """Note the number of permits held by all nodes, and the effective limit."""
+    def set_usage(
+        self, scope: str, held: int, limit: int, least_interval: float, interval: float
+    ) -> None:
+        """Note the number of permits held by all nodes, and the effective limit. Times are in
+        seconds.
+        """
         now = self._use(scope)
-        now.held = held
-        now.limit = limit
-        tally = self._find_tally(scope, self.wall)
-        tally.most = max(tally.most, held)
-        tally.limit = max(tally.limit, limit)
+        now.held, now.limit = held, limit
+        now.least_interval, now.interval = least_interval, interval
+        if held or self._has_tally(scope):  # a wait alone is no part of the history
+            now.add_to(self._find_tally(scope, self.wall))
 
     def set_pause(self, scope: str, paused_at: int, length: float) -> None:
         """Note a new pause, or a new length of a known one. Times are in milliseconds."""
@@ -183,15 +194,18 @@ class Diary:
         note.length = max(note.length, length)
         return note
 
+    def _has_tally(self, scope: str) -> bool:
+        tally = self._tallies.get(scope)
+        return tally is not None and tally.at == int(self.wall // 60 * 60)
+
     def _find_tally(self, scope: str, wall: float) -> Tally:
         begin = int(wall // 60 * 60)
         tally = self._tallies.get(scope)
         if tally is None or tally.at != begin:
             if tally is not None:
                 self._ended.append(tally)
-            now = self._in_use.get(scope, NOTHING)
-            tally = Tally(at=begin, most=now.held, limit=now.limit, scope=scope)
-            self._tallies[scope] = tally
+            tally = self._tallies[scope] = Tally(at=begin, scope=scope)
+            self._in_use.get(scope, NOTHING).add_to(tally)
         return tally
 
     # To the server ------------------------------------------------------------------------------

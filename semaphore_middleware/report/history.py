@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import operator
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from semaphore_middleware.model.rules import LoggedChange
 from semaphore_middleware.model.wire import Wire
@@ -26,10 +28,11 @@ class Minute:
     """The most permits held at once."""
     limit: Wire[int] = 0
     """The highest effective limit."""
-    delay: Wire[float] = 0.0
-    """The shortest time between two starts by the nodes' delay; 0: there was no delay."""
-    interval: Wire[float] = 0.0
-    """The mean time between two starts by the nodes' rate; 0: there was no rate."""
+    least_interval: Wire[float] = math.inf
+    """The shortest effective time between any two starts; 0: there was none at some time; infinite:
+    not known."""
+    interval: Wire[float] = math.inf
+    """As `least_interval`, on average, if a rate that allows bursts was slower."""
     size: Wire[int] = 0
     """Bytes of the bodies of responses."""
     ok: Wire[int] = 0
@@ -44,23 +47,25 @@ class Minute:
     @classmethod
     def sum_of(cls, parts: Iterable[Minute], at: int) -> Self:
         """The sum of the parts, beginning at `at`."""
-        known = list(parts)
-        return cls(
-            at,
-            **{
-                name: (max if name in HIGHEST else sum)(
-                    [getattr(part, name) for part in known] or [0]
-                )
-                for name in cls.__slots__[1:]
-            },
-        )
+        total = cls(at)
+        for part in parts:
+            for name in cls.__slots__[1:]:
+                a, b = getattr(total, name), getattr(part, name)
+                setattr(total, name, SUMS.get(name, operator.add)(a, b))
+        return total
 
 
 CLASSES = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
 """The counts of responses, each with its statuses."""
 _CLASS_OF = {int(statuses[0]): name for name, statuses in CLASSES.items()}
-HIGHEST = ("starts", "most", "limit", "delay", "interval")
+SHORT_S = 7200
+HIGHEST = ("starts", "most", "limit")
 """The parts with a maximum, not a sum, in a sum of minutes."""
+LOWEST = ("least_interval", "interval")
+"""The parts with a minimum."""
+SUMS: Mapping[str, Callable[[Any, Any], Any]] = dict.fromkeys(HIGHEST, max) | dict.fromkeys(
+    LOWEST, min
+)
 
 
 def class_of(status: int) -> str:
@@ -83,6 +88,19 @@ class Pause:
     """The site refused a request; otherwise it did not respond, or only asked for a pause."""
     last_start: float | None
     """Time from the pause's beginning to the last request begun in it; None: there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsPause:
+    """A pause that an operator has set. Times are in seconds."""
+
+    at: float
+    length: float
+    """Until now if it lasts."""
+    by: str
+    """Who paused the site."""
+    ended_by: str | None
+    """Who resumed it; None: it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +141,12 @@ class History:
     until: float
     minutes: tuple[Minute, ...]
     pauses: tuple[Pause, ...]
+    operators_pauses: tuple[OperatorsPause, ...]
+    """Of this scope, or of all that a pattern fits."""
     changes: tuple[LoggedChange, ...]
-    """Rule changes, and the last ones before `since`, whose rules were still effective."""
+    """Rule changes, and the last ones before `since`, whose rules were still effective; with the
+    time 0 if they are older than the log.
+    """
     robotstxt: tuple[ObeyedFile, ...]
     ended: tuple[tuple[str, float], ...]
     """Nodes that ended without writing their last requests, each with the time it last wrote."""
@@ -141,3 +163,8 @@ class History:
     def sum(self) -> Minute:
         """The sum of all minutes."""
         return Minute.sum_of(self.minutes, int(self.since))
+
+    @property
+    def is_short(self) -> bool:
+        """True if it is better shown by minutes than by hours."""
+        return not self.minutes or self.minutes[-1].at - self.minutes[0].at < SHORT_S

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from semaphore_middleware.link.scripts import Call, batches, run_scripts
-from semaphore_middleware.model.rules import LoggedChange
+from semaphore_middleware.model.hosts import patterns_for
+from semaphore_middleware.model.rules import LoggedChange, Rule
 from semaphore_middleware.operators.admin import Admin
-from semaphore_middleware.report.history import History, Minute, ObeyedFile, Pause
+from semaphore_middleware.report.history import History, Minute, ObeyedFile, OperatorsPause, Pause
 from semaphore_middleware.report.keys import HistoryKeys
 from semaphore_middleware.report.records import MINUTE, PAUSE
 from semaphore_middleware.report.scripts import READ_HISTORY
@@ -24,7 +25,7 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
 
     Raises what `Admin` does.
     """
-    changes = await admin.changes()
+    changes, rules = await admin.changes(), await admin.rules()
     keys = HistoryKeys(admin.prefix)
     of_all = [
         ("TIME",),
@@ -42,28 +43,68 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
             fields += zip(some, replies, strict=True)
     since = until - period
     minutes, pauses, jobs = _read_hours(fields)
+    fitting = [*_fitting(scope, changes, rules)]
     return History(
         scope=scope,
         since=since,
         until=until,
         minutes=tuple(sorted(minute for minute in minutes if since - 60 < minute.at)),
         pauses=tuple(sorted(pause for pause in pauses if since < pause.at)),
-        changes=tuple(_changes_of(scope, changes, since)),
+        operators_pauses=tuple(_operators_pauses(scope, fitting, since, until)),
+        changes=tuple(_effective(fitting, since)),
         robotstxt=tuple(_read_files(files)),
         ended=tuple((node, at) for node, at in _read_nodes(nodes) if since < at < until - SILENT_S),
         jobs=dict(jobs),
     )
 
 
-def _changes_of(
-    scope: str, changes: Iterable[LoggedChange], since: float
+def _fitting(
+    scope: str, changes: Iterable[LoggedChange], rules: Iterable[Rule]
 ) -> Iterator[LoggedChange]:
-    """The scope's rule changes, after those whose rules were effective at `since`."""
-    fitting = [change for change in changes if change.fits(scope)]
-    last_before = {change.name: change for change in fitting if change.at <= since}
-    for change in fitting:
+    """The rule changes for a scope. The first are those that the log has no longer, though their
+    rules are effective; their time is 0.
+    """
+    logged = [change for change in changes if change.fits(scope)]
+    names = {change.name for change in logged}
+    for rule in rules:
+        if rule.fits(scope) and rule.name not in names:
+            paused = {} if rule.paused is None else {"paused": rule.paused}
+            yield LoggedChange(0.0, rule.name, rule.by, {**rule.limit, **paused})
+    yield from logged
+
+
+def _effective(changes: Sequence[LoggedChange], since: float) -> Iterator[LoggedChange]:
+    """The changes after `since`, and before them those whose rules were effective then."""
+    last_before = {change.name: change for change in changes if change.at <= since}
+    for change in changes:
         if since < change.at or (change.rule and change is last_before[change.name]):
             yield change
+
+
+def _operators_pauses(
+    scope: str, changes: Iterable[LoggedChange], since: float, until: float
+) -> Iterator[OperatorsPause]:
+    """The times in which operators had paused the scope. For the part of a rule that says so, the
+    most exact name counts (as in `limit.lua`).
+    """
+    parts: dict[str, bool | None] = {}
+    begun: LoggedChange | None = None
+    for change in changes:
+        parts[change.name] = change.rule.get("paused")
+        known = [
+            part for name in (scope, *patterns_for(scope)) if (part := parts.get(name)) is not None
+        ]
+        is_paused = bool(known and known[0])
+        if is_paused and begun is None:
+            begun = change
+        elif begun is not None and not is_paused:
+            if since < change.at:
+                at = begun.at or since
+                yield OperatorsPause(at, change.at - at, begun.by, change.by)
+            begun = None
+    if begun is not None:
+        at = begun.at or since
+        yield OperatorsPause(at, until - at, begun.by, ended_by=None)
 
 
 def _read_hours(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from semaphore_middleware.core.records import NUMBER, Record, numbers_of
-from semaphore_middleware.report.history import HIGHEST, Minute
+from semaphore_middleware.report.history import HIGHEST, LOWEST, Minute
 
 MINUTE = Record(numbers_of(Minute))
 # A pause that began at a site: the field "pause:<wall clock>" of the hash of an hour. Times are in
@@ -22,5 +22,6 @@ RECORDS: Mapping[str, Record] = {
     "minute": MINUTE,
     "pause": PAUSE,
     "highest": Record(dict.fromkeys(HIGHEST, NUMBER)),
+    "lowest": Record(dict.fromkeys(LOWEST, NUMBER)),
 }
 """Records by their names in scripts."""

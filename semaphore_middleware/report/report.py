@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,21 @@ from semaphore_middleware.operators.verbs import (
     check_installed,
     do_with_admin,
 )
-from semaphore_middleware.report.history import CLASSES, History, Minute, ObeyedFile, Pause
+from semaphore_middleware.report.history import (
+    CLASSES,
+    History,
+    Minute,
+    ObeyedFile,
+    OperatorsPause,
+    Pause,
+)
 from semaphore_middleware.report.reader import read_history
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 DEFAULT_PERIOD = "7d"
+MOST_RUNS = 50  # of minutes with the same limit
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +77,15 @@ def as_json(history: History) -> dict[str, Any]:
     """The report for machines. Times are in seconds."""
     return {
         **asdict(history),
-        "sum": asdict(history.sum()),
-        "hours": [asdict(hour) for hour in history.hours()],
+        "sum": _minute_as_json(history.sum()),
+        "hours": [*map(_minute_as_json, history.hours())],
+        "minutes": [*map(_minute_as_json, history.minutes)],
         "ended": [{"node": node, "at": at} for node, at in history.ended],
     }
+
+
+def _minute_as_json(minute: Minute) -> dict[str, Any]:
+    return {name: None if value == inf else value for name, value in asdict(minute).items()}
 
 
 # Values as text ---------------------------------------------------------------------------------
@@ -107,6 +121,12 @@ def pause_words(pause: Pause) -> tuple[str, str]:
     return cause, f"the last request began {seconds_of(pause.last_start)} after it"
 
 
+def operators_pause_words(pause: OperatorsPause) -> tuple[str, str]:
+    """Who paused the site, and who resumed it, in words."""
+    end = "it lasts" if pause.ended_by is None else f"resumed by {pause.ended_by}"
+    return f"paused by {pause.by}", end
+
+
 def change_words(change: LoggedChange) -> str:
     """An operator's change of a rule, in words."""
     limit = {part: value for part, value in change.rule.items() if part in BY_NAME}
@@ -115,12 +135,12 @@ def change_words(change: LoggedChange) -> str:
 
 
 def limit_words(part: Minute) -> str:
-    """The effective limit, and the nodes' delay and rate, in words."""
+    """The effective limit, and the time between starts, in words."""
     words = [str(part.limit) if part.limit < LIMITLESS else "no limit"]
-    if part.delay:
-        words.append(f"{seconds_of(part.delay)} apart")
-    if part.interval:
-        words.append(f"one per {seconds_of(part.interval)}")
+    if 0 < part.least_interval < inf:
+        words.append(f"at least {seconds_of(part.least_interval)} apart")
+    if part.least_interval < part.interval < inf:
+        words.append(f"one per {seconds_of(part.interval)} on average")
     return ", ".join(words)
 
 
@@ -149,11 +169,11 @@ def _show(history: History) -> None:
     check_installed("rich", " (report --json works without it)")
     from semaphore_middleware.operators.tables import Column, Output, table
 
-    rows = [[_hour(hour), *figures_of(hour)] for hour in history.hours()]
+    title = "minute" if history.is_short else "hour"
+    parts, name = (history.minutes, _minute) if history.is_short else (history.hours(), _hour)
+    rows = [[name(part), *figures_of(part)] for part in parts]
     rows.append(["sum", *figures_of(history.sum())])
-    columns = [
-        Column(title, itemgetter(i), right=i > 0) for i, title in enumerate(("hour", *FIGURES))
-    ]
+    columns = [Column(head, itemgetter(i), right=i > 0) for i, head in enumerate((title, *FIGURES))]
     out = Output()
     period = f"from {moment(history.since)} to {moment(history.until)}"
     out.print(f"{clean(history.scope)} {period}\n{HEAD}", markup=False)
@@ -166,20 +186,35 @@ def _hour(hour: Minute) -> str:
     return moment(hour.at)[5:13] + "h"
 
 
+def _minute(minute: Minute) -> str:
+    return moment(minute.at)[5:16]
+
+
 def _sections(history: History) -> Iterator[str]:
     """The lists of the report."""
-    yield _section("limit of requests at once, and the time between starts", _limits(history))
+    yield _section(
+        "limit of requests at once, and the time between starts",
+        _limits(history),
+        "A limit that becomes lower ends no request that has begun.",
+    )
+    pauses: list[tuple[Pause | OperatorsPause, tuple[str, str]]] = [
+        *((pause, pause_words(pause)) for pause in history.pauses),
+        *((pause, operators_pause_words(pause)) for pause in history.operators_pauses),
+    ]
     yield _section(
         "pauses",
         [
-            (moment(pause.at), seconds_of(pause.length), *pause_words(pause))
-            for pause in history.pauses
+            (moment(pause.at), seconds_of(pause.length), *words)
+            for pause, words in sorted(pauses, key=lambda each: each[0].at)
         ],
         "In a pause a machine begins no request once it has been notified.",
     )
     yield _section(
         "set by operators",
-        [(moment(change.at), change.by, change_words(change)) for change in history.changes],
+        [
+            (moment(change.at) if change.at else "earlier", change.by, change_words(change))
+            for change in history.changes
+        ],
         "At all other times the limits are those of the crawl's settings.",
     )
     yield _section(
@@ -204,9 +239,16 @@ def _section(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str:
 
 
 def _limits(history: History) -> list[tuple[str, ...]]:
-    """The effective limits, each with its hours."""
-    runs = [(words, [*hours]) for words, hours in groupby(history.hours(), limit_words)]
-    return [(f"{_hour(hours[0])} to {_hour(hours[-1])}", words) for words, hours in runs]
+    """The effective limits, each with its minutes; with its hours if they change often."""
+    rows = _runs(history.minutes, _minute)
+    return rows if len(rows) <= MOST_RUNS else _runs(history.hours(), _hour)
+
+
+def _runs(parts: Iterable[Minute], name: Callable[[Minute], str]) -> list[tuple[str, ...]]:
+    known = (part for part in parts if part.limit)
+    runs = [(words, [*same]) for words, same in groupby(known, limit_words)]
+    times = [" to ".join(dict.fromkeys(map(name, (same[0], same[-1])))) for _, same in runs]
+    return [(time, words) for time, (words, _) in zip(times, runs, strict=True)]
 
 
 def _files(files: Iterable[ObeyedFile]) -> Iterator[tuple[str, ...]]:

@@ -83,8 +83,7 @@ class HistoryWriter(Observer):
         """Count an event."""
         diary = self.diary
         if isinstance(event, RequestBegun):
-            permit = event.permit
-            diary.add_start(permit.scope, permit.limit, permit.must_not_start)
+            diary.add_start(event.permit.scope, event.permit.must_not_start)
         elif isinstance(event, RequestEnded):
             diary.add_response(event.scope, event.status, event.size)
         else:
@@ -99,8 +98,8 @@ class HistoryWriter(Observer):
                 if wall is not None:
                     now = self._now()
                     diary.set_clock(wall, now - seconds, now)
-            case UsageReported(scope, held, limit):
-                diary.set_usage(scope, held, limit)
+            case UsageReported(scope, held, limit, least_interval, interval):
+                diary.set_usage(scope, held, limit, least_interval, interval)
             case ScopeLeft(scope):
                 diary.forget(scope)
             case RefusalReported(scope):

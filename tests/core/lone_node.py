@@ -26,7 +26,7 @@ REPLY = {
     "paused_at": 0,
     "pause_length": 0.0,
     **dict.fromkeys(("starts_count", "wants_feedback", "is_stricter"), False),
-    **dict.fromkeys(("interval", "retry_in", "backoff")),
+    **dict.fromkeys(("interval", "least_interval", "retry_in", "backoff")),
     **dict.fromkeys(("answered_ago", "reason")),
 }
 """The reply of the server if a test does not care."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from semaphore_middleware.model.limits import Limit
+import math
+
 from semaphore_middleware.report.diary import Diary, PauseNote
 
 WALL_S = 6000.0  # a minute begins
@@ -25,7 +26,7 @@ def notes(diary: Diary) -> dict[int, PauseNote]:
 
 def test_a_start_that_crossed_the_news_of_a_pause_is_noted() -> None:
     diary = Diary(Clock())
-    diary.add_start("s", Limit(1), must_not_start=False)
+    diary.add_start("s", must_not_start=False)
     diary.set_pause("s", WALL_MS + 250, 1000.0)  # it began after the start
     diary.set_pause("s", WALL_MS - 250, 1000.0)
     diary.set_pause("s", WALL_MS - 2000, 1000.0)  # it was over before the start
@@ -37,7 +38,7 @@ def test_a_start_in_a_pause_is_noted_also_if_the_pause_has_grown() -> None:
     diary = Diary(clock)
     diary.set_pause("s", WALL_MS, 1000.0)
     clock.now += 2.0
-    diary.add_start("s", Limit(1), must_not_start=True)
+    diary.add_start("s", must_not_start=True)
     diary.set_pause("s", WALL_MS, 5000.0)
     diary.add_cause("s", WALL_MS, 5000.0, asked=3000.0, refused=True)
     diary.add_cause("s", WALL_MS, 4000.0, asked=1000.0, refused=False)
@@ -49,7 +50,7 @@ def test_a_start_after_a_pause_is_not_noted() -> None:
     diary = Diary(clock)
     diary.set_pause("s", WALL_MS, 1000.0)
     clock.now += 2.0
-    diary.add_start("s", Limit(1), must_not_start=True)
+    diary.add_start("s", must_not_start=True)
     assert notes(diary) == {}
 
 
@@ -57,14 +58,32 @@ def test_a_minute_begins_with_the_permits_that_are_held_unless_the_scope_was_lef
     clock = Clock()
     diary = Diary(clock)
     for scope in "ab":
-        diary.set_usage(scope, held=3, limit=5)
+        diary.set_usage(scope, 3, 5, 1.0, 2.0)
     diary.forget("b")
     clock.now += 60.0
     for scope in "ab":
         diary.add_response(scope, 200, 1)
     diary.on_sent(diary.next_batch(is_closing=True))
     tallies = diary.next_batch(is_closing=True).tallies
-    assert [(tally.scope, tally.most, tally.limit) for tally in tallies] == [
-        ("a", 3, 5),
-        ("b", 0, 0),
-    ]
+    assert [
+        (tally.scope, tally.most, tally.limit, tally.least_interval, tally.interval)
+        for tally in tallies
+    ] == [("a", 3, 5, 1.0, 2.0), ("b", 0, 0, math.inf, math.inf)]
+
+
+def test_a_minute_has_the_loosest_limit_that_was_effective_in_it() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+    diary.set_usage("s", 0, 3, 2.0, 2.0)  # a wait alone is no part of the history
+    clock.now += 60.0
+    diary.add_start("s", must_not_start=False)
+    diary.set_usage("s", 4, 4, 0.0, 0.0)
+    diary.set_usage("s", 0, 2, 3.0, 4.0)
+    clock.now += 60.0
+    diary.add_start("s", must_not_start=False)
+    found = []
+    while not diary.is_closed:
+        batch = diary.next_batch(is_closing=True)
+        found += [(tally.limit, tally.least_interval, tally.interval) for tally in batch.tallies]
+        diary.on_sent(batch)
+    assert found == [(4, 0.0, 0.0), (2, 3.0, 4.0)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from typing import Any
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.core.keys import Keys
@@ -90,6 +92,96 @@ async def test_a_pause_that_several_nodes_heard_of_counts_once(server: RedisServ
         assert (await read_history(admin, "s", DAY_S)).pauses == (
             Pause(60.0 * now, 5.0, 5.0, True, 0.03),
         )
+
+
+async def test_limits_are_those_that_held_with_operators_rules(server: RedisServer) -> None:
+    limit = Limit(3, delay=0.2, jitter=0.5)
+    async with Admin(server.url) as admin, node(server) as a, node(server) as b:
+        (await a.acquire("s", limit)).release()
+        (await b.acquire("s", limit)).release()
+        await admin.configure("s", {"delay": 0})
+        held = [await one.acquire("s", limit) for one in (a, b, a)]
+        for permit in held:
+            permit.release()
+        await admin.configure("burst", {"delay": 0, "rate": "60/m", "burst": 5})
+        await admin.configure("even", {"delay": 0, "rate": "600/m"})
+        for scope in ("burst", "even", "as set"):
+            (await a.acquire(scope, limit)).release()
+        for one in (a, b):
+            await one.close()
+        found = {}
+        for scope in ("s", "burst", "even", "as set"):
+            total = (await read_history(admin, scope, DAY_S)).sum()
+            found[scope] = (total.limit, total.least_interval, total.interval)
+    assert found == {
+        "s": (3, 0.0, 0.0),
+        "burst": (3, 0.0, 1.0),
+        "even": (3, 0.1, 0.1),
+        "as set": (3, 0.1, 0.1),
+    }
+
+
+async def test_nodes_minutes_are_one_with_the_loosest_limit(server: RedisServer) -> None:
+    now = int(time.time() // 60)
+    for name, limit, least, interval in (
+        ("a", 2, 3.0, 3.0),
+        ("b", 0, math.inf, math.inf),  # it knew none
+        ("c", 5, 1.5, 4.0),
+    ):
+        tally = Tally(60 * now, 1, limit=limit, least_interval=least, interval=interval, scope="s")
+        await write(await Caller.join(server, name), Batch(1, now, [tally], is_last=True))
+    async with Admin(server.url) as admin:
+        (minute,) = (await read_history(admin, "s", DAY_S)).minutes
+    assert (minute.requests, minute.limit, minute.least_interval, minute.interval) == (3, 5, 1.5, 3)
+
+
+async def test_operators_pauses_are_in_it_with_who_set_and_ended_them(server: RedisServer) -> None:
+    site, now = "www.example.org", int(time.time())
+    log: list[tuple[int, str, str, Any]] = [
+        (7200, "*.example.org", "alice", True),  # before its beginning, and until after that
+        (3000, "*.example.org", "bob", None),
+        (2000, "*", "alice", True),
+        (1900, "*.example.org", "carol", True),  # it was paused already
+        (1800, "*", "alice", None),
+        (1700, site, "bob", False),
+        (1600, "www.example.com", "alice", True),  # another site
+        (1500, site, "bob", None),
+    ]
+    with server.client() as client:
+        for ago, name, by, paused in log:
+            rule = {"by": by} | ({} if paused is None else {"paused": paused})
+            client.zadd(RULES_LOG, {f"{now - ago}000 {name}\n{json.dumps(rule)}": now - ago})
+        client.expire(RULES_LOG, 60)
+    async with Admin(server.url, name="dave") as admin:
+        pauses = (await read_history(admin, site, 3600)).operators_pauses
+        assert [(now - one.at, one.by, one.ended_by) for one in pauses] == [
+            (7200, "alice", "bob"),
+            (2000, "alice", "bob"),
+            (1500, "bob", None),
+        ]
+        assert [one.length for one in pauses[:2]] == [4200, 300]
+        assert pauses[2].length >= 1500
+
+
+async def test_a_rule_older_than_the_log_is_in_it(server: RedisServer) -> None:
+    async with Admin(server.url, name="alice") as admin:
+        await admin.configure("*.example.org", {"delay": 2})
+        await admin.pause("www.example.org")
+        with server.client() as client:
+            client.delete(RULES_LOG)
+        history = await read_history(admin, "www.example.org", 3600)
+        await admin.reset("*")
+    assert [(one.at, one.name, one.by, one.rule) for one in history.changes] == [
+        (0, "*.example.org", "alice", {"delay": 2}),
+        (0, "www.example.org", "alice", {"paused": True}),
+    ]
+    (pause,) = history.operators_pauses
+    assert (pause.at, pause.length, pause.by, pause.ended_by) == (
+        history.since,
+        3600,
+        "alice",
+        None,
+    )
 
 
 async def test_rules_that_were_effective_at_its_beginning_are_in_it(server: RedisServer) -> None:

@@ -30,7 +30,13 @@ async def crawl(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     for n in range(MINUTES):
         tally = Tally(
-            60 * (first + n), PER_MINUTE, most=2, limit=2, delay=1.5, interval=2, scope=SITE
+            60 * (first + n),
+            PER_MINUTE,
+            most=2,
+            limit=2,
+            least_interval=1.5,
+            interval=2,
+            scope=SITE,
         )
         tally.ok, tally.client_errors, tally.refused, tally.size = PER_MINUTE - 1, 1, 1, 12_345
         tally.seconds = [1, 0] * 30
@@ -47,16 +53,28 @@ async def test_it_shows_what_was_done_in_80_columns(server: RedisServer) -> None
     await crawl(server)
     async with Admin(server.url, name="alice@desk") as admin:
         await admin.configure(SITE, 2)
+        await admin.pause("*")
+    async with Admin(server.url, name="bob@desk") as admin:
+        await admin.resume("*")
+        await admin.reset(SITE)
     ran = await semaphore(server, "report", SITE, environment={"COLUMNS": "80"})
     assert ran.status == 0, ran.err
-    assert max(len(text) for text in ran.lines if "refused a request" not in text) <= 80
+    long = ("refused a request", "paused by")
+    assert max(len(text) for text in ran.lines if not any(map(text.count, long))) <= 80
     assert f"{SITE} from" in ran.lines[0]
     assert ran.lines[1].endswith("All times are UTC.")
     total = next(text for text in ran.lines if text.startswith("sum"))
     assert "300" in total
     assert "123.5 kB" in total
-    assert "2, 1.5 s apart, one per 2 s" in ran.out
-    assert f"alice@desk  limit 2 for {SITE}\nAt all other times" in ran.out
+    assert "2, at least 1.5 s apart, one per 2 s on average" in ran.out
+    changes = ran.out.partition("set by operators\n")[2].partition("At all other times")[0]
+    assert [line.split("  ", 1)[1] for line in changes.splitlines()] == [
+        f"alice@desk  limit 2 for {SITE}",
+        "alice@desk  paused for *",
+        "bob@desk  nothing is set for *",
+        f"bob@desk  nothing is set for {SITE}",
+    ]
+    assert "s  paused by alice@desk  resumed by bob@desk\nIn a pause" in ran.out
     assert "requests by job\nnews  300\nIn whole hours" in ran.out
     pause = (
         "5 s  the site refused a request and asked for 3 s without requests  the last request "
@@ -94,7 +112,7 @@ async def test_its_json_has_all_that_the_text_says(server: RedisServer) -> None:
     report = json.loads((await semaphore(server, "report", SITE, "--json")).out)
     assert report.keys() == {
         *("scope", "since", "until", "sum", "hours", "minutes"),
-        *("pauses", "changes", "robotstxt", "ended", "jobs"),
+        *("pauses", "operators_pauses", "changes", "robotstxt", "ended", "jobs"),
     }
     assert len(report["minutes"]) == MINUTES
     for counts in (report["minutes"], report["hours"]):

@@ -18,7 +18,7 @@ local JOB = ARGV[6]
 local FIRST_KEY, FIRST_ARG = 5, 7
 local SECONDS_KEPT = 600000 -- ms
 local MOST_SITES = 100000
-local HIGHEST = { @zero(highest) } -- a set of numbers of which the highest counts, not the sum
+local HIGHEST, LOWEST = { @zero(highest) }, { @zero(lowest) } -- sets of the numbers that are not summed
 local IN_SECONDS = '>' .. string.rep('H', 60)
 local FIELD = tostring(MINUTE % 60)
 local MINUTE_BYTES = @bytes(minute)
@@ -45,6 +45,10 @@ local function add_seconds(known, sent)
   return struct.pack(IN_SECONDS, unpack(sums, 1, 60)), most
 end
 
+local function add(a, b)
+  return a + b
+end
+
 local function add_minute(key, scope, text)
   local minute, before = {}, {}
   @minute.(minute) = struct.unpack('@format(minute)', text)
@@ -56,7 +60,8 @@ local function add_minute(key, scope, text)
     local others = redis.call('HGET', SECONDS, scope)
     if others then seconds, minute.starts = add_seconds(others, seconds) end
     for name, number in pairs(before) do
-      minute[name] = HIGHEST[name] and math.max(number, minute[name]) or number + minute[name]
+      local sum = HIGHEST[name] and math.max or LOWEST[name] and math.min or add
+      minute[name] = sum(number, minute[name])
     end
   end
   redis.call('HSET', key, FIELD, cmsgpack.pack(@minute.(minute)), 'job:' .. JOB, of_job)

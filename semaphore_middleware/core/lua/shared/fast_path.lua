@@ -140,6 +140,7 @@ local function fast_path(key, packed_state, packed_own, @update_(update))
   if update_concurrency > concurrency then reply_is_stricter = 1 end
   if delay > 0 then
     reply_interval = delay * (1 - jitter)
+    reply_least_interval = reply_interval
     reply_starts_count = 1
   end
   return struct.pack('@format(reply)@format(findings)', @reply_(reply), @zeros(findings))

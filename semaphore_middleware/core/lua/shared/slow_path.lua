@@ -87,8 +87,10 @@ local function pack_reply(scope, status, own)
     if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
   end
   if is_paced(scope) then
-    reply_interval = math.max(effective.delay * (1 - effective.jitter), effective.interval)
-    reply_interval = math.max(reply_interval, (@hook(interval)))
+    local is_least = effective.burst <= 1 -- with bursts, a rate is kept on average only
+    reply_least_interval = math.max(effective.delay * (1 - effective.jitter), (@hook(interval)))
+    reply_interval = math.max(reply_least_interval, effective.interval)
+    if is_least then reply_least_interval = reply_interval end
   end
   if wants_feedback then reply_wants_feedback = 1 end
   if wants_feedback or is_paced(scope) or effective.paused or is_backing_off then reply_starts_count = 1 end
