@@ -19,6 +19,7 @@ import yaml
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from semaphore_middleware.console.commands import PORT
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.link.embedded import find_program
 from tests.support.paths import REPOSITORY
@@ -28,6 +29,7 @@ FILE, MONITORING = (
     yaml.safe_load((REPOSITORY / name).read_text("utf-8"))
     for name in ("docker-compose.yml", "docker/compose.monitoring.yml")
 )
+PROMETHEUS = REPOSITORY / "docker/prometheus.yml"
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 BESIDE: dict[str, dict[str, Any]] = MONITORING["services"]
 
@@ -40,11 +42,11 @@ def test_only_the_nodes_reach_the_server_and_nobody_from_outside() -> None:
         for name, each in services.items()
         if "redis" in each.get("networks", ())
     }
-    assert (in_network, server["networks"]) == ({"redis", "node", "serve"}, ["redis"])
+    assert (in_network, server["networks"]) == ({"redis", "node", "page"}, ["redis"])
     assert FILE["networks"]["redis"] == {"internal": True}
     ports = [port for each in BESIDE.values() for port in each.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    ours = (*SERVICES.values(), BESIDE["node"], BESIDE["serve"])
+    ours = (*SERVICES.values(), BESIDE["node"])
     assert not {"ports", "network_mode"} & set().union(*ours)
 
 
@@ -55,7 +57,7 @@ def test_the_server_keeps_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "service", [SERVICES["node"], SERVICES["site"], BESIDE["serve"]], ids=["node", "site", "serve"]
+    "service", [SERVICES["node"], SERVICES["site"], BESIDE["page"]], ids=["node", "site", "page"]
 )
 def test_our_containers_may_do_as_little_as_possible(service: dict[str, Any]) -> None:
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
@@ -75,8 +77,20 @@ def test_what_is_mounted_and_pulled_is_there_and_pinned() -> None:
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: apt-get install prometheus")
 def test_the_configuration_of_prometheus_is_valid() -> None:
-    file = REPOSITORY / "docker/prometheus.yml"
-    subprocess.run(["promtool", "check", "config", file], check=True)
+    subprocess.run(["promtool", "check", "config", PROMETHEUS], check=True)
+
+
+def test_prometheus_scrapes_the_nodes_and_the_page_where_they_listen() -> None:
+    of_nodes, of_page = yaml.safe_load(PROMETHEUS.read_text("utf-8"))["scrape_configs"]
+    [found] = of_nodes["dns_sd_configs"]
+    assert f"SEMAPHORE_METRICS=0.0.0.0:{found['port']}" in BESIDE["node"]["environment"]
+    assert (found["names"], of_page["static_configs"]) == (
+        ["node"],
+        [{"targets": [f"page:{PORT}"]}],
+    )
+    assert BESIDE["page"]["command"] == "scrapy semaphore serve --host 0.0.0.0"
+    for name in ("node", "page", "prometheus"):
+        assert "default" in (SERVICES | BESIDE)[name].get("networks", SERVICES["node"]["networks"])
 
 
 def script(name: str, *command: str, **environment: str) -> tuple[int, str]:

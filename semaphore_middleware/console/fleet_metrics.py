@@ -67,7 +67,7 @@ class ClusterMetrics:
         """All metrics of the last snapshot. The registry calls it."""
         snapshot = self._snapshot
         is_up = int(snapshot is not None)
-        text = "1 if the Redis server answers, else 0."
+        text = "1 if the Redis server can be read, else 0."
         yield _gauge("server_up", text, {self._prefix: is_up}, ["prefix"])
         if snapshot is None:
             return  # old figures would look new
@@ -132,8 +132,8 @@ class ClusterMetrics:
         granted = CounterMetricFamily(
             f"{PREFIX}permits_granted", "Permits under which requests began.", labels=["scope"]
         )
-        for label, count in self._granted.items():
-            granted.add_metric([label], count)
+        for label in self._labels.all:  # also those that nothing was granted: a count begins at 0
+            granted.add_metric([label], self._granted[label])
         yield granted
 
 

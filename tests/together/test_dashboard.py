@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import pytest
+import yaml
 from scrapy import Request
 
 from semaphore_middleware.console import node_metrics as metrics
@@ -34,6 +36,7 @@ PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 DOCS = (REPOSITORY / "docs/metrics.md").read_text("utf-8")
 [CONFIGURATION] = re.findall(r"```yaml\n# prometheus.yml\n(.*?)```", DOCS, re.DOTALL)
 RULES = REPOSITORY / "docker/scrapy-semaphore.rules.yml"
+TESTS_OF_RULES = RULES.with_name("scrapy-semaphore.rules.test.yml")
 VARIABLES = {"$__rate_interval": "1m", "$scope": ".*", "$node": ".*", "15s": "1s"}  # short steps
 NEEDS_PROMETHEUS = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="no prometheus: apt-get install prometheus"
@@ -88,8 +91,23 @@ def test_prometheus_understands_the_dashboard_and_the_docs(tmp_path: Path) -> No
     (tmp_path / "dashboard.yml").write_text(json.dumps(rules_file))  # JSON is YAML, too
     (tmp_path / "prometheus.yml").write_text(CONFIGURATION)
     shutil.copy(RULES, tmp_path)
-    for check in (("rules", "dashboard.yml"), ("config", "prometheus.yml")):
+    for check in (("rules", "dashboard.yml"), ("rules", RULES), ("config", "prometheus.yml")):
         subprocess.run(["promtool", "check", *check], cwd=tmp_path, check=True)
+
+
+@NEEDS_PROMTOOL
+def test_each_alert_fires_and_ends() -> None:
+    subprocess.run(["promtool", "test", "rules", TESTS_OF_RULES], check=True)
+
+
+def test_each_alert_has_a_time_when_it_fires_and_later_one_when_it_does_not() -> None:
+    fired = set()
+    for test in yaml.safe_load(TESTS_OF_RULES.read_text("utf-8"))["tests"]:
+        times = [one.get("exp_samples", []) for one in test["promql_expr_test"]]
+        assert (times[0], times[-1]) == ([], []), test["name"]
+        for sample in itertools.chain(*times):
+            fired |= set(re.findall('alertname="(.*?)"', sample["labels"]))
+    assert fired == set(re.findall("- alert: (.*)", RULES.read_text("utf-8")))
 
 
 @NEEDS_PROMTOOL
