@@ -147,9 +147,13 @@ async def test_the_address_says_what_is_shown(server: RedisServer, chromium: Chr
         await browser.until(opened, "a b&c/ü")
         await browser.until(f"{rows('#nodes')}.map((row) => row[0])", ["books-1-x"])
         assert await browser.see("document.querySelector('#filter').value") == "Books"
-        at_most = "last hour: at most"
+        at_most = "last minute: at most"
         figures = [f"Starts/s, {at_most} 0.0", f"Longest wait, {at_most} 0 s"]
-        await browser.until(CHARTS, [*figures, f"Backoff, {at_most} 0 s"])
+        charts = f"{CHARTS}.map((text) => text.replace(/last \\d minutes/, 'last minute'))"
+        await browser.until(charts, [*figures, f"Backoff, {at_most} 0 s"])
+        share = "line.getBBox().width / line.ownerSVGElement.viewBox.baseVal.width"
+        drawn = f"[...document.querySelectorAll('.hour polyline')].map((line) => {share})"
+        assert await browser.see(drawn) == [1, 1, 1], "the charts have no empty time"
         await check(browser)
         await browser.see("location.hash = 'news'")
         await browser.until(NEWS, "news is not in use.")
@@ -337,6 +341,32 @@ async def test_the_token_pauses_any_pattern_and_is_kept_in_this_tab(
         await browser.click("#unlock")
         await browser.until(ANY, False)
         assert await browser.see("sessionStorage.length") == 0
+
+
+async def test_all_sites_are_paused_by_one_click_and_resumed_by_another(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
+        await fill(node, "busy.example", held=1, waiting=1)
+        assert not await browser.see("document.querySelector('#all .change').checkVisibility()")
+        await unlock(browser)
+        await browser.until("document.querySelector('#all .change').checkVisibility()")
+        answer = "document.querySelector('#all .answer').textContent"
+        await browser.click("#all [data-action=pause]")
+        await browser.until(answer, "All sites are paused.")
+        (rule,) = await page.admin.rules()
+        assert (rule.name, rule.paused, rule.by) == ("*", True, "page")
+        await browser.until(cells("busy.example", "state"), ["paused"])
+        notice = "All sites are paused, by page, until 'resume --all'."
+        await browser.until("document.querySelector('#wait').textContent", notice)
+        for width in (1280, 390):
+            await browser.size(width, 740, phone=width == 390)
+            await check(browser)
+        await browser.click("#all [data-action=resume]")
+        await browser.until(answer, "The pause of all sites has ended.")
+        await browser.until(cells("busy.example", "state"), ["full"])
+        assert await page.admin.rules() == []
+        assert [change.by for change in await page.admin.changes()] == ["page", "page"]
 
 
 async def test_nodes_are_listed(server: RedisServer, chromium: Chromium) -> None:

@@ -14,14 +14,17 @@ export function allow(canChange) {
   showLock();
 }
 
-/** Buttons that pause and resume what `scope()` names. */
-export function changeButtons(scope, title) {
+const ONE = { pause: "It is paused.", resume: "It goes on." };
+const ALL = { pause: "All sites are paused.", resume: "The pause of all sites has ended." };
+
+/** Buttons that pause and resume what `scope()` names; `words` are the answers. */
+export function changeButtons(scope, title, words = ONE) {
   const group = document.querySelector("#change").content.firstElementChild.cloneNode(true);
   const answer = group.querySelector(".answer");
-  group.setAttribute("aria-label", title ? `Pause or resume ${title}` : "Pause or resume any scope or pattern");
-  const words = { pause: "It is paused.", resume: "It goes on." };
+  group.setAttribute("aria-label", `Pause or resume ${title}`);
   for (const button of group.querySelectorAll("[data-action]")) {
     const { action } = button.dataset;
+    if (words === ALL) button.textContent += " all";
     button.addEventListener("click", async () => {
       answer.textContent = "…";
       const error = await send("actions", { action, name: scope() });
@@ -99,4 +102,5 @@ dialog.addEventListener("submit", async (event) => {
   dialog.close();
 });
 
-document.querySelector("#any").append(changeButtons(() => document.querySelector("#name").value, ""));
+document.querySelector("#all").append(changeButtons(() => "*", "all sites", ALL));
+document.querySelector("#any").append(changeButtons(() => document.querySelector("#name").value, "any scope or pattern"));

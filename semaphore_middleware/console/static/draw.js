@@ -74,7 +74,6 @@ export function element(name, textContent = "", className = "") {
 /** An empty sparkline, hidden from screen readers: the number beside it is enough. */
 export function sparkline(className) {
   const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${POINTS - 1} 20`);
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("class", `spark ${className}`);
   svg.setAttribute("aria-hidden", "true");
@@ -82,12 +81,13 @@ export function sparkline(className) {
   return svg;
 }
 
-/** Draw values, the newest at the right edge; `top` is the least value of the upper edge. */
-export function draw(svg, values, top) {
+/** Draw values, the newest at the right edge; `top` is the least value of the upper edge, `width` the number of points that fit. */
+export function draw(svg, values, top, width = POINTS) {
+  svg.setAttribute("viewBox", `0 0 ${width - 1} 20`);
   const most = Math.max(top, ...values);
-  const left = POINTS - values.length;
+  const left = width - values.length;
   const points = values.map((value, i) => `${left + i},${(19 - (18 * value) / most).toFixed(2)}`);
   const [area, line] = svg.children;
   line.setAttribute("points", points.join(" "));
-  area.setAttribute("points", `${left},20 ${points.join(" ")} ${POINTS - 1},20`);
+  area.setAttribute("points", `${left},20 ${points.join(" ")} ${width - 1},20`);
 }

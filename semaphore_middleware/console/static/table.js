@@ -7,6 +7,7 @@ import { changed, changeButtons } from "./actions.js";
 import { arrange, labelsOf, list, rowOf } from "./rows.js";
 
 const HOUR = [["starts_per_second", "Starts/s", starts], ["longest_wait", "Longest wait", seconds], ["backoff", "Backoff", seconds]];
+const LAST_HOUR_MINUTES = 60;
 const SAMPLE_INTERVAL_MS = 800; // between two points of a sparkline, at least
 const HOLD_MS = 4000; // rows keep their order for this long after the pointer has moved over one
 
@@ -199,16 +200,19 @@ function makeChart(name) {
   const figure = element("figure");
   figure.title = document.querySelector("#help-hour").textContent;
   const axis = element("p");
-  axis.append(element("span", "60 min ago"), element("span", "now"));
+  axis.append(element("span"), element("span", "now"));
   figure.append(element("figcaption"), sparkline(name), axis);
   return figure;
 }
 
 function showHour(history) {
   HOUR.forEach(([name, label, format], i) => {
-    const [caption, line] = opened.tr.querySelectorAll("figure")[i].children;
+    const [caption, line, axis] = opened.tr.querySelectorAll("figure")[i].children;
     const values = history[name].map((value) => value ?? 0);
-    write(caption, `${label}, last hour: at most ${format(Math.max(...values))}`);
-    draw(line, values, 1);
+    const minutes = values.length === 1 ? "minute" : `${values.length} minutes`;
+    write(caption, `${label}, last ${values.length === LAST_HOUR_MINUTES ? "hour" : minutes}: at most ${format(Math.max(...values))}`);
+    write(axis.firstChild, `${values.length} min ago`);
+    if (values.length === 1) values.push(values[0]); // one point is no line
+    draw(line, values, 1, values.length);
   });
 }
