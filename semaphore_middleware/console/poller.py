@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from semaphore_middleware.errors import SemaphoreError
+from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.snapshot import Snapshot
@@ -73,8 +73,17 @@ class Poller(Generic[T]):
         return taken if taken >= self._late_after else 0.0
 
     @property
+    def is_current(self) -> bool:
+        """True if the newest survey has succeeded, and none is late."""
+        return self.error is None and not self.late_by
+
+    @property
     def away_since(self) -> float | None:
-        """The Unix time since when surveys fail or are late; None if they succeed."""
+        """The Unix time since when surveys fail or are late; None if they succeed, or the server
+        answers and refuses them.
+        """
+        if isinstance(self.error, ServerRefusedError):
+            return None
         if self.error is not None:
             return self._failing_since
         return self._began_at if self.late_by else None
@@ -126,7 +135,7 @@ class Poller(Generic[T]):
 
     def _note(self, error: Exception) -> None:
         """Note a survey's failure. Only the first of several is logged."""
-        if self.error is None:
+        if self.error is None or isinstance(self.error, ServerRefusedError):
             self._failing_since = self._began_at
         if not isinstance(error, SemaphoreError):
             if type(error) is not type(self.error):

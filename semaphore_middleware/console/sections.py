@@ -26,6 +26,10 @@ class Section(Protocol):
     def server(self) -> str:
         """The address of its server, without a password."""
 
+    @property
+    def keys(self) -> str:
+        """The beginning of its keys on the server."""
+
     async def survey(self) -> Sequence[Mapping[str, Any]]:
         """All rows, the most important first; each has a `name`."""
 

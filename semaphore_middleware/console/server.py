@@ -22,7 +22,13 @@ from semaphore_middleware.console.fleet_metrics import ClusterMetrics
 from semaphore_middleware.console.poller import LastHour, Poller, snapshots
 from semaphore_middleware.console.sections import Section
 from semaphore_middleware.console.view import show, show_section
-from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
+from semaphore_middleware.errors import (
+    SemaphoreError,
+    ServerRefusedError,
+    ServerUnreachableError,
+    SettingsError,
+)
+from semaphore_middleware.link.connection import MissingRightError
 from semaphore_middleware.model.options import prefix_named
 from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.snapshot import EMPTY
@@ -86,6 +92,7 @@ class Page:
         self._admin = admin
         self._sections = sections
         self._auth = auth
+        self._keys = f"{{{admin.prefix}}}:"
         self._last_hour = LastHour()
         self._metrics = ClusterMetrics(admin.prefix)
         self._poller = Poller(snapshots(admin, self._last_hour), INTERVAL_S)
@@ -150,24 +157,24 @@ class Page:
             opened["history"] = self._last_hour.figures_of(opened["scope"])
         body = {
             "server": f"{self._admin.server}{prefix_named(self._admin.prefix)}",
-            "problem": _problem(self._poller),
+            "problem": _problem(self._poller, "scopes", self._keys),
             "problem_since": self._poller.away_since,
             "can_change": self._auth.allows_changes,
             **shown,
         }
         for name, poller in self._pollers.items():
             body |= show_section(name, poller.snapshot or ())
-            body[f"{name}_problem"] = _problem(poller)
+            body[f"{name}_problem"] = _problem(poller, name, self._sections[name].keys)
             body[f"{name}_problem_since"] = poller.away_since
         return web.json_response(body, dumps=_dumps)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """All figures in Prometheus' format."""
         await self._look()
-        newest = None if _problem(self._poller) else self._poller.snapshot
+        newest = self._poller.snapshot if self._poller.is_current else None
         pollers = zip(self._sections.values(), self._pollers.values(), strict=True)
         rows = [
-            (section, poller.snapshot or ()) for section, poller in pollers if not _problem(poller)
+            (section, poller.snapshot or ()) for section, poller in pollers if poller.is_current
         ]
         body = self._metrics.text(newest, rows)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -192,6 +199,8 @@ class Page:
             await act(self._admin, body)
         except SettingsError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
+        except ServerRefusedError as error:
+            raise web.HTTPServiceUnavailable(text=str(error)) from None
         except SemaphoreError as error:
             words = f"the Redis server cannot be used: {error}"
             raise web.HTTPServiceUnavailable(text=words) from None
@@ -203,9 +212,13 @@ class Page:
             raise web.HTTPForbidden(text=refusal)
 
 
-def _problem(poller: Poller[Any]) -> str | None:
-    """The reason for old figures; None if they are current."""
+def _problem(poller: Poller[Any], what: str, keys: str) -> str | None:
+    """The reason for old figures; None if they are current. `keys` is how their keys begin."""
     error = poller.error
+    if isinstance(error, MissingRightError):
+        return f"The {what} cannot be shown: {error}; all keys begin with {keys!r}."
+    if isinstance(error, ServerRefusedError):
+        return f"The {what} cannot be shown: {error}."
     if isinstance(error, ServerUnreachableError):
         return f"The Redis server does not answer: {error}."
     if error is not None:

@@ -118,6 +118,10 @@ class PasswordRefusedError(ServerRefusedError):
     """The server does not accept the user name and the password."""
 
 
+class MissingRightError(ServerRefusedError):
+    """The user lacks a right; the text has the server's words."""
+
+
 class NotInScriptsError(ServerRefusedError):
     """The server does not allow scripts a command that it allows nodes."""
 
@@ -450,7 +454,7 @@ class Connection:
         if is_unknown_command(error):
             return ServerRefusedError(f"{name} does not know a command that is needed: {text}")
         if is_denial(error):
-            return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
+            return MissingRightError(f"{name} does not permit this user what is needed: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
             return ServerRefusedError(f"{name} does not use the Redis protocol{self._hint}")
         if isinstance(error, ResponseError):

@@ -33,6 +33,11 @@ class CrawlsSection:
         """The server's address, without a password."""
         return self._crawls.server
 
+    @property
+    def keys(self) -> str:
+        """The beginning of all crawls' keys."""
+        return f"{{{self._crawls.prefix}:"
+
     async def survey(self) -> list[dict[str, Any]]:
         """The crawls by state, running ones first, then by name."""
         rows = []

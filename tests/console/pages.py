@@ -75,25 +75,30 @@ def survey_at_each_visit(patch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterator[Served]:
-    """Serve a page, with its own admin, on a free loopback port."""
-    sections = load_sections(Settings({"SEMAPHORE_REDIS_URL": server.url}))
-    async with Admin(server.url, name="page") as admin:
+async def serving(
+    server: RedisServer, token: str | None = TOKEN, url: str = ""
+) -> AsyncIterator[Served]:
+    """Serve a page, with its own admin, on a free loopback port; `url` names the server's user."""
+    url = url or server.url
+    sections = load_sections(Settings({"SEMAPHORE_REDIS_URL": url}))
+    async with Admin(url, name="page") as admin:
         runner = make_runner(admin, sections, Auth("127.0.0.1", token))
         await runner.setup()
         try:
             await TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+            address = f"http://127.0.0.1:{runner.addresses[0][1]}/"
             async with aiohttp.ClientSession() as client:
-                yield Served(url, admin, client)
+                yield Served(address, admin, client)
         finally:
             await runner.cleanup()
 
 
 @asynccontextmanager
-async def looking(server: RedisServer, chromium: Chromium) -> AsyncIterator[tuple[Browser, Served]]:
+async def looking(
+    server: RedisServer, chromium: Chromium, url: str = ""
+) -> AsyncIterator[tuple[Browser, Served]]:
     """A browser that shows a page. At the end, its console must have no complaint."""
-    async with serving(server) as page, browsing(chromium) as browser:
+    async with serving(server, url=url) as page, browsing(chromium) as browser:
         await browser.size(1280, 800)
         await browser.open(page.url)
         yield browser, page

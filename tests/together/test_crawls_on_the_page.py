@@ -10,6 +10,7 @@ import pytest
 from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.console import server as web
 from semaphore_middleware.console.fleet_metrics import ClusterMetrics
+from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.snapshot import Snapshot
 from semaphore_middleware.shared_crawl.client import CrawlClient
 from semaphore_middleware.shared_crawl.counts import Counts
@@ -20,8 +21,9 @@ from tests.console.test_fleet_metrics import seen_at, value
 from tests.console.test_serve import SERVE, read, state
 from tests.support.blocking import result_of
 from tests.support.browser import CHROMIUM, WHY_NOT, Chromium
-from tests.support.cli import listening
+from tests.support.cli import listening, semaphore
 from tests.support.nodes import eventually
+from tests.support.rights import assert_refused_nothing, user
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import set_one_aside
 
@@ -97,6 +99,90 @@ async def test_they_tell_of_shared_crawls(server: RedisServer, monkeypatch: Patc
         seen = await seen_at(page)
         assert value(seen, "server_up", prefix="semaphore") == 1
         assert value(seen, "crawl_dead_letters", crawl="shop") is None, "it is old"
+
+
+@pytest.mark.parametrize("name", ["viewer", "operator"])
+async def test_the_documented_users_see_all_that_there_is(server: RedisServer, name: str) -> None:
+    await set_one_aside(server, "books")
+    url = user(server, name=name)
+    async with FairSemaphore(server.url) as node, serving(server, None, url) as page:
+        await node.acquire("a.example", 2)
+        state = await page.state(open="a.example")
+        assert {state[part] for part in state if "problem" in part} == {None}
+        assert [scope["scope"] for scope in state["scopes"]] == ["a.example"]
+        assert [crawl["name"] for crawl in state["crawls"]] == ["books"]
+        assert value(await seen_at(page), "server_up", prefix="semaphore") == 1
+    if name == "operator":  # a viewer may not make the index of crawls
+        assert_refused_nothing(server)
+
+
+async def test_an_operator_may_use_all_commands(server: RedisServer) -> None:
+    await set_one_aside(server, "books")
+    url = user(server, name="operator")
+    async with Admin(server.url) as admin:
+        await admin.configure("a.example", 1)
+    for command, *words in (
+        *(("frontier", "status"), ("frontier", "retry", "books"), ("frontier", "end", "books")),
+        *(("frontier", "end", "books", "--now"), ("frontier", "drop", "books", "--yes")),
+        ("frontier", "add", "books"),
+        *(("semaphore", "status"), ("semaphore", "limit", "a.example", "3")),
+        *(("semaphore", "pause", "--all"), ("semaphore", "resume", "--all")),
+        *(("semaphore", "pause", "a.example"), ("semaphore", "resume", "a.example")),
+        *(("semaphore", "reset", "a.example"), ("semaphore", "reset", "--all", "--yes")),
+        ("semaphore", "trust", "--yes"),
+    ):
+        ran = await semaphore(url, *words, command=command, answer="https://a.example/")
+        assert ran.status in (0, 4), (words, ran.err)  # 4: there is nothing to take back
+    assert_refused_nothing(server)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        (("resetkeys", "%R~{semaphore}:*"), {"crawls": "all keys begin with '{crawl:'"}),
+        (("-zcard",), {"crawls": "zcard"}),
+        (("-zscan",), {"crawls": "zscan", "": "zscan"}),
+        (("-evalsha_ro",), {"": "evalsha_ro"}),
+        (("resetkeys", "%R~{crawl:*"), {"": "all keys begin with '{semaphore}:'"}),
+    ],
+)
+async def test_a_right_that_is_missing_is_named_and_the_server_is_not_away(
+    server: RedisServer, changes: tuple[str, ...], lacking: dict[str, str]
+) -> None:
+    await set_one_aside(server, "books")
+    async with serving(server, None, user(server, *changes, name="viewer")) as page:
+        state = await page.state()
+    for section in ("", "crawls"):
+        prefix = f"{section}_" if section else ""
+        assert state[f"{prefix}problem_since"] is None
+        if section in lacking:
+            assert "does not permit this user" in state[f"{prefix}problem"]
+            assert lacking[section] in state[f"{prefix}problem"]
+        else:
+            assert state[f"{prefix}problem"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+async def test_a_missing_right_is_one_grey_line(server: RedisServer, chromium: Chromium) -> None:
+    await set_one_aside(server, "books")
+    lines = "['#refusal', '#crawls p', '#problem'].map((one) => document.querySelector(one))"
+    shown = f"{lines}.map((one) => one.checkVisibility() ? one.textContent : '')"
+    soft = f"{lines}.map((one) => one.className)"
+    for right, which in (("-zcard", 1), ("-evalsha_ro", 0)):
+        url = user(server, right, name="viewer")
+        async with looking(server, chromium, url) as (browser, _):
+            await browser.until(f"{shown}[{which}].includes('{right[1:]}')")
+            assert [bool(text) for text in await browser.see(shown)] == [
+                which == 0,
+                which == 1,
+                False,
+            ]
+            assert (await browser.see(soft))[which] == "soft"
+            assert "Away" not in await browser.see("document.body.innerText")
+            assert "no crawls" not in await browser.see("document.body.innerText")
+            await browser.size(390, 740, phone=True)
+            await check(browser)
 
 
 @pytest.mark.slow

@@ -40,9 +40,12 @@ export function showCrawls(state) {
   const { crawls: rows, more_crawls: more } = state;
   // The page's own alert already names a server that is away.
   const problem = state.problem ? "" : state.crawls_problem ?? "";
-  const line = crawls.section.querySelector(".problem");
-  write(line, problem && `Away since ${moment(new Date(1000 * state.crawls_problem_since))}. ${problem}`);
+  const line = crawls.section.querySelector("p");
+  const since = state.crawls_problem_since; // null: the server answers, and refuses
+  write(line, problem && since !== null ? `Away since ${moment(new Date(1000 * since))}. ${problem}` : problem);
+  line.className = since === null ? "soft" : "problem";
   line.hidden = !problem;
+  crawls.section.querySelector("table").hidden = !rows.length;
   crawls.section.hidden = !rows.length && !problem;
   const shown = rows.map((crawl) => ({
     name: crawl.name,
@@ -50,10 +53,7 @@ export function showCrawls(state) {
     cells: ["nodes", "sites", "queued", "in_flight", "pages", "failed", "seen", "dead_letters"].map((part) => number(crawl[part])),
   }));
   const running = rows.filter((crawl) => crawl.state === "running").length;
-  const caption = rows.length
-    ? `${count(rows.length, "crawl")}${more ? `, and ${number(more)} more` : ""}; ${running} running`
-    : "There are no crawls.";
-  crawls.show(shown, caption);
+  crawls.show(shown, `${count(rows.length, "crawl")}${more ? `, and ${number(more)} more` : ""}; ${running} running`);
 }
 
 // Rules -----------------------------------------------------------------------------------------

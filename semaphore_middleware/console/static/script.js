@@ -46,19 +46,21 @@ async function look() {
 }
 
 function display(state) {
-  if (state.problem) {
+  const isAway = state.problem_since !== null;
+  if (isAway) {
     const since = moment(new Date(1000 * state.problem_since));
     problem(`Away since ${since}. ${state.problem} No permit is granted until it does. The page shows the state at ${seen}.`);
   } else {
     problem("");
-    seen = moment(new Date());
+    if (!state.problem) seen = moment(new Date());
   }
+  write($("#refusal"), isAway ? "" : state.problem ?? "");
   if (lost) news(["Connected again."]);
   lost = "";
   failed = 0;
   allow(state.can_change);
   write($("#server"), state.server);
-  showTotals(state.totals);
+  if (!state.problem || state.totals.scopes) showTotals(state.totals);
   showNotice(state.problem ? "" : state.notice);
   show(state.scopes, state.opened);
   showPages(state);
@@ -90,13 +92,14 @@ function showNotice(text) {
   write($("#wait"), text);
 }
 
-function caption({ matching, scopes, totals, first }) {
+function caption({ matching, scopes, totals, first, problem }) {
   const shown = matching > scopes.length
     ? `${number(first)} to ${number(first + scopes.length - 1)} of ${number(matching)} scopes`
     : matching === 1 ? "1 scope" : `${number(matching)} scopes`;
   const of = match ? ` that match, of ${number(totals.scopes)}` : "";
   const order = isHeld() ? "order held while you are in the table" : "those where most requests wait first";
-  return matching || match ? `${shown}${of}; ${order}` : "No scope is in use.";
+  if (matching || match) return `${shown}${of}; ${order}`;
+  return problem ? "It is not known which scopes are in use." : "No scope is in use.";
 }
 
 function showPages({ page: shown, pages }) {
