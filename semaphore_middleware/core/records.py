@@ -11,7 +11,7 @@ in their source, and `scripts.assembled` puts the names there:
     @constant(complete) '\\0complete'
     @status(lost)       1
     @reason(paused)     2
-    @policies(lua)      the files of the policies, one after the other
+    @policies(always)   this section of the policies' files, one after the other
     @hook(on_good)      blocked_on_good(learned), ...: one line for each policy with this function
     @sense(limit)       concurrency % 1 == 0 and concurrency >= 1 and ...
 """

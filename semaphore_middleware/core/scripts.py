@@ -16,6 +16,7 @@ from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 PACKAGE = "semaphore_middleware.core"
 PACKAGE_OF_POLICIES = "semaphore_middleware.politeness"
+SECTION = "-- Section"
 
 
 def words_of(records: Mapping[str, Record]) -> Words:
@@ -33,7 +34,8 @@ def words_of(records: Mapping[str, Record]) -> Words:
                 return str(1 + [reason.name for reason in ALL_REASONS].index(name))
             case "policies":
                 return [
-                    assembled_file(PACKAGE_OF_POLICIES, each.name, text_of) for each in POLICIES
+                    sections_of(assembled_file(PACKAGE_OF_POLICIES, each.name, text_of))[name]
+                    for each in POLICIES
                 ]
             case "hook":
                 return calls_of(name)
@@ -41,6 +43,12 @@ def words_of(records: Mapping[str, Record]) -> Words:
                 return records[name].written_out(what)
 
     return text_of
+
+
+def sections_of(policy: str) -> Mapping[str, str]:
+    """The parts of a policy's file: functions that each call needs, and those for feedback."""
+    always, _, feedback = policy.partition(f"{SECTION} feedback\n")
+    return {"always": always, "feedback": feedback}
 
 
 def calls_of(moment: str) -> list[str]:

@@ -42,7 +42,6 @@ local slow_path -- made by `prepare`, when it is first needed
 
 local function prepare()
   @include(shared/promote)
-  @include(shared/feedback)
   @include(shared/slow_path)
 end
 

@@ -10,11 +10,6 @@
 --     round_answers  how many of these have had answers
 --     round_sum      of the logarithms of their latencies
 
-local WELL_ABOVE = math.log(1.5)
-local FEW = 5 -- answers that are needed to find that the site is slow
-local DRIFT = 0.02 -- share of a rise in latency by which the site's usual latency follows it
-local AFTER_REFUSAL, AFTER_SLOWNESS, OF_REMEMBERED = 0.5, 0.85, 0.8
-
 -- An adaptive limit starts low, to measure the site's usual latency.
 local function adaptive_on_limit(scope)
   local effective = scope.effective
@@ -23,6 +18,22 @@ local function adaptive_on_limit(scope)
   effective.limit = math.min(effective.concurrency, math.max(1, working))
   scope.lowered_by, scope.wants_feedback = @reason(adaptive), true
 end
+
+local function adaptive_on_idle(learned)
+  if learned.held_limit > 0 then return REMEMBERED end
+  return learned.working_limit > 0 and MEMORY or 0
+end
+
+local function adaptive_remember(learned, before)
+  learned.held_limit = before.held_limit
+end
+
+-- Section feedback
+
+local WELL_ABOVE = math.log(1.5)
+local FEW = 5 -- answers that are needed to find that the site is slow
+local DRIFT = 0.02 -- share of a rise in latency by which the site's usual latency follows it
+local AFTER_REFUSAL, AFTER_SLOWNESS, OF_REMEMBERED = 0.5, 0.85, 0.8
 
 local function begin_round(learned)
   learned.round_since, learned.round_answers, learned.round_sum = NOW, 0, 0
@@ -78,13 +89,4 @@ end
 
 local function adaptive_on_incident(learned, scope, is_answered)
   if scope.effective.adaptive == 1 and not is_answered then shrink(learned, scope, AFTER_REFUSAL) end
-end
-
-local function adaptive_on_idle(learned)
-  if learned.held_limit > 0 then return REMEMBERED end
-  return learned.working_limit > 0 and MEMORY or 0
-end
-
-local function adaptive_remember(learned, before)
-  learned.held_limit = before.held_limit
 end

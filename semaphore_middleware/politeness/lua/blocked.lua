@@ -5,9 +5,6 @@
 --     refuses_all     1 if requests are to fail, except one at a time
 --     refused_by      the status of the last refusal
 
-local INCIDENTS = 5
-local OF_DOWN_AFTER = 10 -- times `down_after`, after which a site without a response is down
-
 local function blocked_forget(learned)
   learned.refusing_since, learned.incidents, learned.refuses_all, learned.refused_by = 0, 0, 0, 0
 end
@@ -15,6 +12,28 @@ end
 local function blocked_for(learned)
   return math.max(0, NOW - learned.refusing_since)
 end
+
+local function blocked_shut_by(learned)
+  return learned.refuses_all == 1 and @reason(blocked)
+end
+
+local function blocked_room(learned)
+  if learned.refuses_all == 1 then return 1, @reason(blocked) end -- rule 28: one at a time
+end
+
+local function blocked_wants_feedback(learned)
+  return learned.incidents > 0
+end
+
+local function blocked_find(learned, found)
+  if learned.refuses_all == 1 then found.blocked_for = blocked_for(learned) end
+  found.refused_by = learned.refused_by
+end
+
+-- Section feedback
+
+local INCIDENTS = 5
+local OF_DOWN_AFTER = 10 -- times `down_after`, after which a site without a response is down
 
 local function blocked_on_good(learned)
   blocked_forget(learned) -- rule 28: good answer
@@ -36,21 +55,4 @@ local function blocked_on_named_time(learned, report)
   if learned.refuses_all == 1 then return end
   local named = math.min(report.retry_after, DAY)
   learned.refusing_since, learned.incidents = NOW + named, 0 -- rule 28: named time
-end
-
-local function blocked_shut_by(learned)
-  return learned.refuses_all == 1 and @reason(blocked)
-end
-
-local function blocked_room(learned)
-  if learned.refuses_all == 1 then return 1, @reason(blocked) end -- rule 28: one at a time
-end
-
-local function blocked_wants_feedback(learned)
-  return learned.incidents > 0
-end
-
-local function blocked_find(learned, found)
-  if learned.refuses_all == 1 then found.blocked_for = blocked_for(learned) end
-  found.refused_by = learned.refused_by
 end

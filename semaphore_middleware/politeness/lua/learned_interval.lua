@@ -32,15 +32,10 @@ local OF_PAUSE = 5000
 local MANY_STARTS = 20 -- in a measurement window that counts
 local TWICE, SOME_ANSWERED = 2, 3 -- refusals, and answers, in a shorter one that counts, too
 local OFTEN, TOO_OFTEN = 0.05, 0.02 -- the share of refusals that calls for an interval, and for a longer one
-local WIDER, NARROWER = 1.02, 0.92
-local ENOUGH = 10 -- good answers until the next step
+local WIDER = 1.02
 local CALM, NEXT_STEP = 20000, 3000 -- times from a refusal to the first step, and between steps (ms)
-local LEAST = 5 -- a shorter interval is none (ms)
-local TRIAL, SKIPPED = 30, 8 -- starts that count in a trial, and those before, under older intervals
-local LEAST_SHARE = 0.1 -- of refusals, in trials that can show that the interval does not help
-local FIRST_LONGER = 1.5 -- how much longer the first interval counts as than the time between starts before
+local SKIPPED = 8 -- starts at the beginning of a trial that do not count, as they were under older intervals
 local MOST_LONGER = 2 -- how much longer an interval may become until its trial is over
-local OFF = 300000 -- after an interval that did not help (ms)
 
 -- An operator who has set an interval knows better.
 local function has_set_interval(scope)
@@ -88,30 +83,6 @@ local function learned_interval_forget(learned)
   learned.tried_interval, learned.off_until = 0, 0
 end
 
--- Ends a trial. If an interval becomes longer, a site that meters starts answers as many requests in a second
--- as before, hence a larger share of them. A site that refuses some pages, or by chance, answers the same
--- share. The nearer of the two decides; in the second case there is no interval for a while, or until the
--- site refuses a much larger share.
-local function learned_interval_on_feedback(learned, scope)
-  if scope.started - learned.trial_started < TRIAL then return end
-  local share, per_start = measure(learned, scope)
-  if learned.learned_interval > 0 then
-    local longer = learned.time_before > 0 and per_start / learned.time_before or FIRST_LONGER
-    local better = (1 - share) / (1 - learned.share_before)
-    -- rule 29: no help
-    if math.min(share, learned.share_before) >= LEAST_SHARE and better < longer ^ 0.5 then
-      learned_interval_forget(learned)
-      learned.off_until, learned.share_when_off = NOW + OFF, share
-    else
-      learned.tried_interval = learned.learned_interval
-    end
-  elseif share > (1 + learned.share_when_off) / 2 then
-    learned.off_until = 0
-  end
-  learned.share_before, learned.time_before = share, per_start
-  begin_trial(learned, scope)
-end
-
 local function learned_interval_on_started(learned, scope, begun_at)
   if learned.learned_interval == 0 then return end
   local _, earliest = learned_interval_interval(scope)
@@ -144,36 +115,6 @@ local function learned_interval_before_grants(learned, scope)
   learned.window_started, learned.window_refused = scope.started, 0
 end
 
-local function learned_interval_on_metered(learned, scope, report, is_new)
-  learned.window_refused = learned.window_refused + report.metered
-  if scope.started >= learned.trial_started then
-    learned.trial_refused = learned.trial_refused + report.metered
-  end
-  learned.most_interval = report.most
-  if report.quota_interval > 0 then learned.widest_interval = math.min(report.quota_interval, report.most) end
-  if is_new then
-    local pause = learned.backoff_end - learned.incident_at -- of the last incident
-    learned.window_rest = learned.window_rest + math.max(0, pause - OF_PAUSE) -- rule 29: pauses
-    learned.incident_at, learned.is_window_open, learned.clean = NOW, 1, 0
-    if learned.learned_interval == 0 and learned.widest_interval > 0 then
-      set_interval(learned, scope, learned.widest_interval)
-    end
-  end
-  return learned.learned_interval > 0
-end
-
--- Good answers, while requests wait though there is room for them, narrow it step by step, until it is gone.
-local function learned_interval_on_good(learned, scope, report)
-  if learned.learned_interval == 0 or report.metered > 0 then return end
-  if scope.waiting == 0 or scope.held >= scope.effective.limit then return end
-  learned.clean = learned.clean + report.good
-  if learned.clean < ENOUGH or NOW < learned.calm_until then return end
-  learned.calm_until, learned.clean = NOW + NEXT_STEP, 0
-  learned.held_interval, learned.steps = learned.learned_interval, learned.steps + 1
-  learned.learned_interval = learned.learned_interval * NARROWER ^ learned.steps -- rule 29: narrower
-  if learned.learned_interval < LEAST then learned_interval_forget(learned) end
-end
-
 local function learned_interval_wants_feedback(learned)
   return learned.learned_interval > 0
 end
@@ -202,4 +143,68 @@ local function learned_interval_find(scope, found)
   local interval = learned_interval_interval(scope)
   if interval > 0 then found.learned_interval = interval end
   found.interval_is_off = NOW < scope.learned.off_until and 1 or 0
+end
+
+-- Section feedback
+
+local NARROWER = 0.92
+local ENOUGH = 10 -- good answers until the next step
+local LEAST = 5 -- a shorter interval is none (ms)
+local TRIAL = 30 -- starts that count in it
+local LEAST_SHARE = 0.1 -- of refusals, in trials that can show that the interval does not help
+local FIRST_LONGER = 1.5 -- how much longer the first interval counts as than the time between starts before
+local OFF = 300000 -- after an interval that did not help (ms)
+
+-- Ends a trial. If an interval becomes longer, a site that meters starts answers as many requests in a second
+-- as before, hence a larger share of them. A site that refuses some pages, or by chance, answers the same
+-- share. The nearer of the two decides; in the second case there is no interval for a while, or until the
+-- site refuses a much larger share.
+local function learned_interval_on_feedback(learned, scope)
+  if scope.started - learned.trial_started < TRIAL then return end
+  local share, per_start = measure(learned, scope)
+  if learned.learned_interval > 0 then
+    local longer = learned.time_before > 0 and per_start / learned.time_before or FIRST_LONGER
+    local better = (1 - share) / (1 - learned.share_before)
+    -- rule 29: no help
+    if math.min(share, learned.share_before) >= LEAST_SHARE and better < longer ^ 0.5 then
+      learned_interval_forget(learned)
+      learned.off_until, learned.share_when_off = NOW + OFF, share
+    else
+      learned.tried_interval = learned.learned_interval
+    end
+  elseif share > (1 + learned.share_when_off) / 2 then
+    learned.off_until = 0
+  end
+  learned.share_before, learned.time_before = share, per_start
+  begin_trial(learned, scope)
+end
+
+local function learned_interval_on_metered(learned, scope, report, is_new)
+  learned.window_refused = learned.window_refused + report.metered
+  if scope.started >= learned.trial_started then
+    learned.trial_refused = learned.trial_refused + report.metered
+  end
+  learned.most_interval = report.most
+  if report.quota_interval > 0 then learned.widest_interval = math.min(report.quota_interval, report.most) end
+  if is_new then
+    local pause = learned.backoff_end - learned.incident_at -- of the last incident
+    learned.window_rest = learned.window_rest + math.max(0, pause - OF_PAUSE) -- rule 29: pauses
+    learned.incident_at, learned.is_window_open, learned.clean = NOW, 1, 0
+    if learned.learned_interval == 0 and learned.widest_interval > 0 then
+      set_interval(learned, scope, learned.widest_interval)
+    end
+  end
+  return learned.learned_interval > 0
+end
+
+-- Good answers, while requests wait though there is room for them, narrow it step by step, until it is gone.
+local function learned_interval_on_good(learned, scope, report)
+  if learned.learned_interval == 0 or report.metered > 0 then return end
+  if scope.waiting == 0 or scope.held >= scope.effective.limit then return end
+  learned.clean = learned.clean + report.good
+  if learned.clean < ENOUGH or NOW < learned.calm_until then return end
+  learned.calm_until, learned.clean = NOW + NEXT_STEP, 0
+  learned.held_interval, learned.steps = learned.learned_interval, learned.steps + 1
+  learned.learned_interval = learned.learned_interval * NARROWER ^ learned.steps -- rule 29: narrower
+  if learned.learned_interval < LEAST then learned_interval_forget(learned) end
 end

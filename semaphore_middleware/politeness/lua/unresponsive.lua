@@ -8,7 +8,6 @@
 --     tried_by         while it fails: machine and name of each node that has found so
 --     first_try        the node that has made its first try last
 
-local FAILING_IN_A_ROW, DOWN_IN_A_ROW = 3, 5 -- requests without response, of a site that is failing, or down
 local MOST_TRIED = 16 -- nodes that are remembered
 
 -- Forgets the failures of a site that responds.
@@ -27,58 +26,6 @@ local function counts_as_failing_for(learned, node)
     if machine ~= first then return true end
   end
   return tried >= MOST_TRIED
-end
-
--- Whether all nodes fail, so that it is the site's fault and not a node's: each node that has given a permit
--- back since the first failure has failed, and no other node holds a permit. False also if that is left to a
--- later call.
-local function is_of_all(learned, scope)
-  local found = true
-  local is_known = for_each_entry(scope, function(_, entry)
-    if entry.ended_at >= learned.failing_since then
-      found = found and entry.failures > 0
-    else
-      found = found and held_by(entry) == 0
-    end
-  end)
-  return is_known and found
-end
-
--- Notes that the site is down. The pause before the next try varies, so that sites which went down together
--- are not all tried together.
-local function note_down(learned, scope)
-  scope.backoff_begun = scope.backoff_begun * (1 - RANDOM / 2)
-  learned.failing_end = NOW + scope.backoff_begun
-  if learned.is_down == 1 then return end
-  learned.is_down = 1
-  notify_waiting(scope, 'unresponsive 1 ' .. math.floor(NOW - learned.failing_since), function(node)
-    return counts_as_failing_for(learned, node)
-  end)
-end
-
-local function unresponsive_on_feedback(learned, report)
-  -- An answer to a request that began before the first failure says nothing about it.
-  local has_answers = report.good + report.errors + report.refused > 0
-  if has_answers and NOW - report.answer_age >= learned.failing_since then
-    unresponsive_forget(learned) -- rule 25: answer to a newer request
-  end
-end
-
--- The site is down if it has not responded after several pauses.
-local function unresponsive_on_failed(learned, scope, report, is_new, begin_backoff)
-  if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
-  learned.failed_in_a_row = learned.failed_in_a_row + report.failed
-  if not counts_as_failing_for(learned, NODE) then
-    learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
-  end
-  if learned.is_failing == 1 and not is_new then return end -- its pause has begun
-  local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
-  if not is_row or not is_of_all(learned, scope) then return end -- rule 24: all have failed
-  learned.is_failing = 1
-  begin_backoff('failing_end')
-  local is_long = NOW - learned.failing_since >= report.down_after -- promise: down after long
-  local is_down = scope.backoff_begun and learned.failed_in_a_row >= DOWN_IN_A_ROW and is_long
-  if is_down then note_down(learned, scope) end -- promise: down
 end
 
 local function unresponsive_pause_end(learned, is_first_try)
@@ -130,4 +77,60 @@ end
 
 local function unresponsive_on_wake(learned, start)
   learned.failing_end = learned.failing_end > 0 and start + learned.failing_end or 0
+end
+
+-- Section feedback
+
+local FAILING_IN_A_ROW, DOWN_IN_A_ROW = 3, 5 -- requests without response, of a site that is failing, or down
+
+-- Whether all nodes fail, so that it is the site's fault and not a node's: each node that has given a permit
+-- back since the first failure has failed, and no other node holds a permit. False also if that is left to a
+-- later call.
+local function is_of_all(learned, scope)
+  local found = true
+  local is_known = for_each_entry(scope, function(_, entry)
+    if entry.ended_at >= learned.failing_since then
+      found = found and entry.failures > 0
+    else
+      found = found and held_by(entry) == 0
+    end
+  end)
+  return is_known and found
+end
+
+-- Notes that the site is down. The pause before the next try varies, so that sites which went down together
+-- are not all tried together.
+local function note_down(learned, scope)
+  scope.backoff_begun = scope.backoff_begun * (1 - RANDOM / 2)
+  learned.failing_end = NOW + scope.backoff_begun
+  if learned.is_down == 1 then return end
+  learned.is_down = 1
+  notify_waiting(scope, 'unresponsive 1 ' .. math.floor(NOW - learned.failing_since), function(node)
+    return counts_as_failing_for(learned, node)
+  end)
+end
+
+local function unresponsive_on_feedback(learned, report)
+  -- An answer to a request that began before the first failure says nothing about it.
+  local has_answers = report.good + report.errors + report.refused > 0
+  if has_answers and NOW - report.answer_age >= learned.failing_since then
+    unresponsive_forget(learned) -- rule 25: answer to a newer request
+  end
+end
+
+-- The site is down if it has not responded after several pauses.
+local function unresponsive_on_failed(learned, scope, report, is_new, begin_backoff)
+  if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
+  learned.failed_in_a_row = learned.failed_in_a_row + report.failed
+  if not counts_as_failing_for(learned, NODE) then
+    learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
+  end
+  if learned.is_failing == 1 and not is_new then return end -- its pause has begun
+  local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
+  if not is_row or not is_of_all(learned, scope) then return end -- rule 24: all have failed
+  learned.is_failing = 1
+  begin_backoff('failing_end')
+  local is_long = NOW - learned.failing_since >= report.down_after -- promise: down after long
+  local is_down = scope.backoff_begun and learned.failed_in_a_row >= DOWN_IN_A_ROW and is_long
+  if is_down then note_down(learned, scope) end -- promise: down
 end

@@ -43,7 +43,7 @@ end
 -- Reads all entries of a scope; false: not, as this call has looked at enough.
 local function read_entries(scope)
   if scope.has_entries then return true end
-  if has_looked_enough() then return false end
+  if has_looked_enough() then return false end -- promise: short calls
   scope.others, scope.has_entries = scope.others or {}, true
   local fields = redis.call('HGETALL', scope.key)
   for i = 1, #fields, 2 do

@@ -1,7 +1,7 @@
 -- Part of `sync`: what a site's answers change.
 
 -- Reads feedback from its record; nil: its numbers are impossible.
-local function read_feedback(text)
+function read_feedback(text)
   if #text < @bytes(feedback) then return nil end
   local report = {}
   @report.(feedback) = struct.unpack('@format(feedback)', text)
@@ -17,7 +17,18 @@ local function read_feedback(text)
   return report
 end
 
-local function apply_feedback(scope, report)
+-- Notifies the waiting nodes, except the caller, of what a policy has found. `finding`: the policy's name,
+-- and the numbers of its finding. `is_for(node)`: whether to notify this node; nil: all.
+local function notify_waiting(scope, finding, is_for)
+  for_each_entry(scope, function(node, entry)
+    local waits = node ~= NODE and waiting_at(entry) > 0
+    if waits and (not is_for or is_for(node)) then notify(node, finding, name_of(scope.key)) end
+  end)
+end
+
+@policies(feedback)
+
+function apply_feedback(scope, report)
   local learned = scope.learned or nothing_learned()
   local own = scope.own
   local is_answered = false -- whether a policy has an answer to the refusals

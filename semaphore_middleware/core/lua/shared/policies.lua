@@ -1,7 +1,9 @@
 -- Part of `promote`: policies. A line with `@hook(moment)` is written once for each policy whose file has a
 -- function of this moment: `local function <policy>_<moment>(...)`. The hook becomes the head of this
 -- function, so each of its parameters must be a variable at that place: it takes those below that it needs.
--- All policies become part of one function: no two may use the same local name at its top.
+-- All policies become part of one function: no two may use the same local name at its top. A
+-- file ends with the line `-- Section feedback` and the functions for the moments from `on_feedback` to
+-- `on_failed`, which are made in calls with feedback only.
 -- `learned` is what is known of the site: what a policy keeps there is read by this policy alone. After
 -- feedback and `on_wake` it is saved anyway; `on_started` and `before_grants` must set `scope.has_learned` if
 -- they change it, or the change is lost. The moments:
@@ -34,16 +36,7 @@
 local MEMORY = 600000 -- how long what an idle site has taught is kept (ms)
 local REMEMBERED = 7 * DAY -- and how long what the next crawl begins with (ms)
 
--- Notifies the waiting nodes, except the caller, of what a policy has found. `finding`: the policy's name,
--- and the numbers of its finding. `is_for(node)`: whether to notify this node; nil: all.
-local function notify_waiting(scope, finding, is_for)
-  for_each_entry(scope, function(node, entry)
-    local waits = node ~= NODE and waiting_at(entry) > 0
-    if waits and (not is_for or is_for(node)) then notify(node, finding, name_of(scope.key)) end
-  end)
-end
-
-@policies(lua)
+@policies(always)
 
 -- When the site's pause is over.
 local function pause_end(learned, is_first_try)

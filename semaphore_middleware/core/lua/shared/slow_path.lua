@@ -1,10 +1,17 @@
 -- Part of `sync`: answers any update.
 
+local read_feedback, apply_feedback -- made by `prepare_feedback`, when they are first needed
+
+local function prepare_feedback()
+  @include(shared/feedback)
+end
+
 -- Reads an update; nil: its feedback is impossible.
 local function read_update(text)
   local update = { @zero(update), feedback = false }
   @update.(update) = struct.unpack('@format(update)', text)
   if #text > UPDATE_BYTES then
+    if not read_feedback then prepare_feedback() end
     update.feedback = read_feedback(string.sub(text, UPDATE_BYTES + 1))
     if not update.feedback then return nil end
   end
