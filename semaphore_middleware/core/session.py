@@ -10,6 +10,7 @@ from contextlib import suppress
 from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.core.calls import Store, UnpackableError
 from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.core.notices import note_change
 from semaphore_middleware.core.observer import (
     Observers,
     Reconnected,
@@ -205,6 +206,7 @@ class Session:
         if notification is None:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
+            note_change(notification)
             for lease in self.updates.leases.values():
                 lease.stop_reuse()  # promise: changed rule
             self.refresh()

@@ -83,6 +83,8 @@ class RuleChange:
     """A scope's state to forget: 'backoff' is the pause after refusals. 'all' is everything learned
     from the site's answers, and the limits of nodes without requests there.
     """
+    text: str = ""
+    """What its author has done, for the nodes' logs: paused example.com."""
 
     @classmethod
     def configure(cls, name: str, limit: GivenLimit, by: str) -> Self:
@@ -91,12 +93,15 @@ class RuleChange:
         lifted = [part for part, value in parts.items() if value is None]
         parts |= {part: BY_NAME[part].lifted for part in lifted}
         unset = tuple(part.name for part in LIMIT_PARTS if part.needs_it and part.of in lifted)
-        return cls(_names(name), by, parts, unset)
+        names = _names(name)
+        words = [part.word(parts[part.name]) for part in LIMIT_PARTS if part.name in parts]
+        return cls(names, by, parts, unset, text=f"set {', '.join(words)} for {names[0]}")
 
     @classmethod
     def pause(cls, name: str, by: str) -> Self:
         """Pause: no request may start."""
-        return cls(_names(name, may_be_every=True), by, {"paused": True})
+        names = _names(name, may_be_every=True)
+        return cls(names, by, {"paused": True}, text=f"paused {_named(names)}")
 
     @classmethod
     def resume(cls, name: str, by: str, is_above_paused: bool = False) -> Self:
@@ -104,9 +109,10 @@ class RuleChange:
         exempted from it.
         """
         names = _names(name, may_be_every=True)
+        text = f"resumed {_named(names)}"
         if is_above_paused:
-            return cls(names, by, {"paused": False}, forgets="backoff")
-        return cls(names, by, unset=("paused",), forgets="backoff")
+            return cls(names, by, {"paused": False}, forgets="backoff", text=text)
+        return cls(names, by, unset=("paused",), forgets="backoff", text=text)
 
     @classmethod
     def follow(cls, rule: Rule, by: str) -> Self:
@@ -116,17 +122,22 @@ class RuleChange:
     @classmethod
     def reset(cls, name: str, by: str) -> Self:
         """Remove the rule."""
-        return cls(_names(name), by, unset=PARTS, forgets="all")
+        names = _names(name)
+        return cls(names, by, unset=PARTS, forgets="all", text=f"reset {names[0]}")
 
     @classmethod
     def reset_all(cls, names: Iterable[str], by: str) -> Self:
         """Remove the rules of these names. Everything learned from sites' answers stays."""
-        return cls(tuple(names), by, unset=PARTS)
+        return cls(tuple(names), by, unset=PARTS, text="removed all rules")
 
     @property
     def is_pattern(self) -> bool:
         """True for a pattern, false for one scope."""
         return is_pattern(self.names[0])
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return "all sites" if names == (EVERY,) else ", ".join(names)
 
 
 def patterns_above(names: Iterable[str]) -> list[str]:

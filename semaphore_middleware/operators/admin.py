@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from semaphore_middleware.core.calls import Begun, begin_epoch, pack_begin
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.protocol import pack_head
+from semaphore_middleware.core.protocol import pack_change, pack_head
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link import chance, embedded
 from semaphore_middleware.link.connection import Connection
@@ -87,7 +87,6 @@ class Admin:
         self.lease = check_number(lease, "lease", least=0.001)
         """Seconds that a node keeps its permits without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
-        self._notice = ("PUBLISH", self._keys.changes, "changed")  # to all nodes
         timeout = call_timeout(self.lease)
         self._link = Link(Server(url, timeout, url_from, prefix, credentials, redis_options))
         self._running: set[asyncio.Timeout] = set()
@@ -230,7 +229,8 @@ class Admin:
                 ((of_call, waiting_of_call),) = await run_scripts(connection, [call])
                 held += of_call
                 waiting += waiting_of_call
-            await connection.execute([self._notice])
+            what = f"evicted the node {node}: {held} permits, {waiting} waiting requests"
+            await self._notify(connection, what)
         return held, waiting
 
     async def trust(self) -> None:
@@ -243,7 +243,7 @@ class Admin:
         pack = partial(pack_begin, self._keys, pack_head(self.lease), 0, 0, is_trusted=True)
         async with self.connected() as connection:
             Begun.read(await begin_epoch(connection, pack), connection.server_name)
-            await connection.execute([self._notice])
+            await self._notify(connection, "ended the wait in which no permit is granted")
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class Admin:
             await self._apply(connection, change)
 
     async def _apply(self, connection: Connection, *changes: RuleChange) -> None:
-        """Change rules, and notify all nodes."""
+        """Change rules, and notify all nodes; the last change is the one that was asked for."""
         calls: list[Call] = []
         keys = (self._keys.epoch, self._keys.rules, self._keys.changed_rules)
         for change in changes:
@@ -331,7 +331,11 @@ class Admin:
                 if change.forgets and not change.is_pattern:
                     calls.append(self._pack(FORGET, [name], b"", change.forgets))
         await run_scripts(connection, calls)
-        await connection.execute([self._notice])
+        await self._notify(connection, changes[-1].text)
+
+    async def _notify(self, connection: Connection, what: str) -> None:
+        """Notify all nodes of a change, and of who has made it."""
+        await connection.execute([("PUBLISH", self._keys.changes, pack_change(self.name, what))])
 
 
 def user_at_host() -> str:

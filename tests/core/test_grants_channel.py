@@ -7,7 +7,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
-from semaphore_middleware.core.protocol import Notification
+from semaphore_middleware.core.protocol import Notification, pack_change
 from tests.support.nodes import KEYS, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S
@@ -15,7 +15,8 @@ from tests.support.times import ENDLESS_S
 STRANGE = """granted | granted x | granted s | granted 1 s | granted 1 1 | granted x 1 s
 granted 1 x s | granted 1.5 1 s | granted 1 1.5 s | granted -1 1 s | granted 1 -1 s | granted 1 +1 s
 granted 1 1_0 s | granted 1 \u0661 s | GRANTED 1 1 s | retry | retry s | retry 1 | retry -5 s
-retry 1e9 s | retry nan s | retry 1.5 s | changed s | changed 1 | gone s"""
+retry 1e9 s | retry nan s | retry 1.5 s | changed s | changed 1 | gone s
+changed {} | changed {"by": "a"} | changed {"by": 1, "what": "b"} | changed ["by", "what"]"""
 DICE = random.Random(0)
 STRANGE_BYTES = [
     *(text.strip().encode() for line in STRANGE.splitlines() for text in line.split("|")),
@@ -35,6 +36,7 @@ STRANGE_BYTES = [
         (b"retry 0 a b", Notification("retry", "a b", (0,))),
         (b"backoff 7 8 a b", Notification("backoff", "a b", (7, 8))),
         (b"changed", Notification("changed")),
+        (pack_change("me\n", "done"), Notification("changed", by="me\\n", what="done")),
     ],
 )
 def test_our_own_messages_are_read(payload: bytes, message: Notification) -> None:

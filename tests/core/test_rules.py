@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import Admin, Limit, Rule, SettingsError
+from semaphore_middleware import Admin, FairSemaphore, Limit, Rule, SettingsError
 from semaphore_middleware.model.rules import LABELS_MAX
-from tests.support.nodes import KEYS, Caller, Outside
+from tests.support.crawls import Log
+from tests.support.nodes import KEYS, Caller, Outside, eventually
 from tests.support.servers import RedisServer
+from tests.support.times import ENDLESS_S
 
 HOST = "www.example.org"
 
@@ -195,6 +197,46 @@ async def test_the_log_has_who_made_each_change_also_who_took_one_back(server: R
         ("alice", "*.org", paused),
         ("bob", "*.org", {}),
     ]
+
+
+async def test_every_node_logs_who_has_changed_what(server: RedisServer, caplog: Log) -> None:
+    caplog.set_level("INFO")
+    async with (
+        FairSemaphore(server.url, lease=ENDLESS_S),
+        FairSemaphore(server.url, lease=ENDLESS_S),
+        Admin(server.url, name="alice") as admin,
+    ):
+        with server.client() as client:
+            channel = KEYS.changes
+            await eventually(lambda: client.pubsub_numsub(channel)[0][1] == 2)
+        await admin.configure(HOST, {"concurrency": 2, "delay": 0, "rate": None})
+        await admin.pause(HOST)
+        await admin.pause("*.org")
+        await admin.resume(HOST)
+        await admin.pause("*.org")  # also what was exempted
+        await admin.resume("*")
+        await admin.reset(HOST)
+        await admin.reset("*")
+        await admin.evict("n\nx")
+        await admin.trust()
+        expected = [
+            f"alice has set limit 2, delay 0 s, rate none for {HOST}.",
+            f"alice has paused {HOST}.",
+            "alice has paused *.org.",
+            f"alice has resumed {HOST}.",
+            "alice has paused *.org.",
+            "alice has resumed all sites.",
+            f"alice has reset {HOST}.",
+            "alice has removed all rules.",
+            "alice has evicted the node n\\nx: 0 permits, 0 waiting requests.",
+            "alice has ended the wait in which no permit is granted.",
+        ]
+
+        def logged() -> list[str]:
+            return [line for line in caplog.messages if line.startswith("alice")]
+
+        await eventually(lambda: len(logged()) == 2 * len(expected))
+    assert sorted(logged()) == sorted(2 * expected)
 
 
 async def test_a_name_from_elsewhere_does_not_hide_other_changes(
