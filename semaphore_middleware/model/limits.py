@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -456,6 +456,11 @@ class LimitTable:
                 if pattern in self.patterns:
                     return self.patterns[pattern]
         return self.slots.get(scope, self.default)
+
+    def named(self) -> Iterator[Entry]:
+        """The entries for scopes and patterns, without slots that another entry overrides."""
+        yield from (*self.exact.values(), *self.patterns.values())
+        yield from (slot for slot in self.slots.values() if self.entry_of(slot.name) is slot)
 
     def names_kind(self, kind: str) -> bool:
         """True if an entry is for scopes of this kind."""

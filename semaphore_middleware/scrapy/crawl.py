@@ -136,8 +136,7 @@ class Crawl:
         self._engine.before_close(self._begin_to_close)
         if not self._crawler.crawling:  # `scrapy shell`: no signal comes when its process ends
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
-        limits = self.settings.limits
-        warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
+        warn_of_mistakes(self._crawler.settings, self.settings.limits, self.settings.scopes)
         log_origin_of_server(self._crawler.settings, self.settings.url_from)
         if self._engine.closes_when_opened:  # the scheduler has logged why
             return None
@@ -150,7 +149,7 @@ class Crawl:
             )
             is_embedded = self._embedded is not None
             prefix = self.settings.prefix
-            log_start(self.semaphore.node, server, prefix, is_embedded, limits)
+            log_start(self.semaphore.node, server, prefix, is_embedded, self.settings)
         except SemaphoreError as error:
             stderr.log(logger, logging.ERROR, "%s", error)
             self._failed = True

@@ -12,7 +12,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, domain_hint
+from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, clean, domain_hint
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import NodeOptions, check_job, prefix_named
 from semaphore_middleware.model.settings import SETTINGS, check_dict, unknown_names, value_of
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NAMED_MAX = 10  # limits named in the log
+DEFAULT_OF = {"host": "a site", "domain": "a domain", "proxy": "a proxy", ALL: "all requests"}
+"""What has the default limit, by the first kind listed in SEMAPHORE_SCOPES; a function gives names.
+"""
 SPIDER_ATTRIBUTES = {
     "download_delay": "DOWNLOAD_DELAY",
     "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
@@ -151,22 +155,24 @@ def _number(settings: BaseSettings, name: str, default: float) -> float:
     return check_number(default if value is None else value, name, text=True)
 
 
-def log_start(node: str, server: str, prefix: str, is_embedded: bool, limits: LimitTable) -> None:
-    """Log this node's name, the server without its password, and the default limit."""
-    default = limits.default.limit
-    assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
-    delay = f", delay {default.delay:g} s" if default.delay else ""
+def log_start(
+    node: str, server: str, prefix: str, is_embedded: bool, settings: SemaphoreSettings
+) -> None:
+    """Log this node's name, the server without its password, and the limits in its settings."""
+    limits, first = settings.limits, settings.scopes[0]
     embedded = " (embedded: only for this user's crawls on this machine)" if is_embedded else ""
     logger.info(
-        "Node %s shares its limits with all nodes at %s%s%s. Default limit of a site: concurrency "
-        "%d%s.",
+        "Node %s shares its limits with all nodes at %s%s%s. Default of %s: %s.",
         node,
         server,
         prefix_named(prefix),
         embedded,
-        default.concurrency,
-        delay,
+        DEFAULT_OF[first] if isinstance(first, str) else "a name",
+        limits.default,
     )
+    if own := [f"{clean(entry.name)} ({entry.limit or 'no limit'})" for entry in limits.named()]:
+        more = f", and {len(own) - NAMED_MAX:,} more" if len(own) > NAMED_MAX else ""
+        logger.info("Limits of their own: %s%s.", ", ".join(own[:NAMED_MAX]), more)
 
 
 def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:

@@ -17,6 +17,7 @@ from semaphore_middleware.scrapy.settings import (
     SemaphoreSettings,
     is_enabled,
     log_origin_of_server,
+    log_start,
     warn_of_mistakes,
 )
 from tests.support.crawls import Log, Patch
@@ -119,6 +120,41 @@ def test_limits_of_a_kind_that_no_request_has_are_a_warning(name: str, caplog: L
     (line,) = caplog.messages
     kind = "domain" if name.startswith("domain") else "host"
     assert f"of the kind {kind!r}, but SEMAPHORE_SCOPES lacks {kind!r}" in line
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, []),
+        ({"SEMAPHORE_LIMITS": {"a.b": None, "*.a.b": 3}}, ["a.b (no limit), *.a.b (limit 3)."]),
+        (
+            {
+                "SEMAPHORE_LIMITS": dict.fromkeys("abcdefghi", 1),
+                "DOWNLOAD_SLOTS": {name: {"concurrency": 2} for name in "axy"},
+            },
+            [
+                ", ".join([f"{name} (limit 1)" for name in "abcdefghi"])
+                + ", x (limit 2), and 1 more."
+            ],
+        ),
+    ],
+)
+def test_limits_of_their_own_are_logged(
+    given: dict[str, Any], said: list[str], caplog: Log
+) -> None:
+    caplog.set_level("INFO")
+    log_start("n", "redis://a", "semaphore", False, read(**given))
+    first, *others = caplog.messages
+    default = "limit 8 (Scrapy's default of CONCURRENT_REQUESTS_PER_DOMAIN)"
+    assert first.endswith(f" at redis://a. Default of a site: {default}.")
+    assert others == [f"Limits of their own: {text}" for text in said]
+
+
+def test_the_default_limit_is_of_the_first_kind(caplog: Log) -> None:
+    caplog.set_level("INFO")
+    for first, text in (("domain", "a domain"), ("all", "all requests"), (len, "a name")):
+        log_start("n", "redis://a", "semaphore", False, read(SEMAPHORE_SCOPES=[first, "host"]))
+        assert f"Default of {text}: limit 8" in caplog.messages[-1]
 
 
 def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:

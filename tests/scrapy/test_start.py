@@ -161,7 +161,13 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
     await crawl.gave_back(1, site)
     said = "\n".join(caplog.messages)
     assert re.search(rf"Node one-.* {SHARED} at {re.escape(server.url)}\. ", said)
-    assert "Default limit of a site: concurrency 1, delay 0.01 s." in said
+    assert (
+        "Default of a site: limit 1 (CONCURRENT_REQUESTS_PER_DOMAIN), delay 0.01 s "
+        "(DOWNLOAD_DELAY), jitter 0.5 (Scrapy's default of DOWNLOAD_DELAY_JITTER)." in said
+    )
+    own = "127.0.0.1 (limit 1, delay 0.01 s, jitter 0.5), text (limit 1, delay 0.01 s, jitter 0.5)"
+    assert f"Limits of their own: {own}, domain:" in said
+    assert ", proxy:* (limit 2)." in said
     assert "SEMAPHORE_LIMIT: there is no such setting; did you mean SEMAPHORE_LIMITS?" in said
     assert "SEMAPHORE_DELAY: there is no such setting; did you mean DOWNLOAD_DELAY?" in said
     assert "SEMPHORE_LEASE: there is no such setting; did you mean SEMAPHORE_LEASE?" in said
