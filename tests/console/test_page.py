@@ -114,6 +114,11 @@ async def test_columns_are_there_when_a_row_has_a_figure_and_twenty_rows_fit_a_s
         await browser.until(HEADS, [*always[:5], "Delay", "Next start", "State", "Set by"])
         await page.admin.reset("busy.example")
         await browser.until(HEADS, always)
+        await page.admin.configure("busy.example", {"delay": 1.5, "jitter": 0.5})
+        await browser.until(cells("busy.example", "delay"), ["1.5 s ±50 %"])
+        rule = "document.querySelector('#rules tbody tr').cells[2].textContent"
+        await browser.until(rule, "1.5 s ±50 %")
+        await page.admin.reset("busy.example")
         for i in range(19):
             await page.admin.configure(f"www.site-{i}.example.org", {"delay": 0.5, "rate": "60/m"})
         await browser.until(f"{NAMES}.length", 20)

@@ -43,6 +43,12 @@ export function limit(value, unlimited) {
   return unlimited ? "∞" : number(value);
 }
 
+/** A delay, unrounded: 0.25 s; 1.5 s ±50 % if it varies. */
+export function delay(value, jitter) {
+  const time = value < 120 ? `${value} s` : seconds(value);
+  return value && jitter ? `${time} ±${number(100 * jitter)} %` : time;
+}
+
 /** 60/m; 60/m (10) if up to ten may start at once. */
 export function rate(value, burst) {
   return `${value ?? dash}${burst > 1 ? ` (${number(burst)})` : ""}`;

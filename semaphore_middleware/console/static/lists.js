@@ -1,6 +1,6 @@
 // The lists of nodes, shared crawls and rules.
 
-import { count, dash, limit, moment, number, rate, seconds, withoutLetters, write } from "./draw.js";
+import { count, dash, delay, limit, moment, number, rate, seconds, withoutLetters, write } from "./draw.js";
 import { list } from "./rows.js";
 
 const [nodes, crawls, rules] = ["#nodes", "#crawls", "#rules"].map((id) => {
@@ -66,7 +66,7 @@ export function showRules({ rules: rows, more_rules: more }) {
       rule.limit === null && !rule.unlimited
         ? "from settings"
         : `${limit(rule.limit, rule.unlimited)}${rule.adaptive ? ", adaptive" : ""}`,
-      rule.delay === null ? "from settings" : seconds(rule.delay),
+      rule.delay === null ? "from settings" : delay(rule.delay, rule.jitter),
       rate(rule.rate ?? "from settings", rule.burst),
       rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
       withoutLetters(rule.set_by ?? ""),

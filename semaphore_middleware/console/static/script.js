@@ -1,6 +1,6 @@
 // Asks the server for the state once a second, while the page is visible, and shows it.
 
-import { dash, limit, moment, number, rate, seconds, starts, withoutLetters, write } from "./draw.js";
+import { dash, delay, limit, moment, number, rate, seconds, starts, withoutLetters, write } from "./draw.js";
 import { allow } from "./actions.js";
 import { showCrawls, showNodes, showRules } from "./lists.js";
 import { isHeld, letGo, open, openedId, openedName, show } from "./table.js";
@@ -134,7 +134,7 @@ function changes(last, scope) {
   if (scope.set_by && is !== was && is !== dash) {
     found.push(`has a limit of ${is}, set by ${withoutLetters(scope.set_by)}.`);
   }
-  if (scope.set_by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay ?? 0)}.`);
+  if (scope.set_by && scope.delay !== last.delay) found.push(`has a delay of ${delay(scope.delay ?? 0, scope.jitter)}.`);
   const [rateWas, rateIs] = [last, scope].map((one) => rate(one.rate, one.burst));
   if (scope.set_by && rateIs !== rateWas) found.push(scope.rate ? `has a rate of ${rateIs}.` : "has no rate.");
   const changed = is !== was || scope.delay !== last.delay || rateIs !== rateWas;

@@ -1,7 +1,7 @@
 // The table of scopes: a row each, updated in place, and the details of one of them.
 
 import {
-  POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, starts, withoutLetters, write,
+  POINTS, dash, delay, draw, element, limit, nameOf, number, rate, seconds, sparkline, starts, withoutLetters, write,
 } from "./draw.js";
 import { changed, changeButtons } from "./actions.js";
 import { arrange, labelsOf, list, rowOf } from "./rows.js";
@@ -14,7 +14,6 @@ const HOLD_MS = 4000; // rows keep their order for this long after the pointer h
 const table = document.querySelector("#scopes");
 const body = table.tBodies[0];
 const columns = table.dataset.columns.split(" ").slice(1);
-const inSeconds = table.dataset.seconds.split(" ");
 const rows = new Map(); // a scope's id to its row
 let opened = null; // the open scope's id and row, its row of details, and the list of nodes there
 let touched = -HOLD_MS;
@@ -80,7 +79,7 @@ export function show(scopes, details) {
 /** Hide columns without a figure in any row: names get the space. */
 function hideEmptyColumns() {
   const isEmpty = (column) => [...rows.values()].every((row) => row.cells[column].cell.classList.contains("empty"));
-  const hidden = Object.fromEntries([...inSeconds, "rate", "set_by"].map((column) => [column, isEmpty(column)]));
+  const hidden = Object.fromEntries(["delay", "rate", "next_start", "set_by"].map((column) => [column, isEmpty(column)]));
   hidden.next_start = hidden.delay && hidden.rate; // otherwise it would come and go
   for (const [column, isHidden] of Object.entries(hidden)) {
     table.querySelector(`thead [data-help=${column}]`).hidden = isHidden;
@@ -125,7 +124,8 @@ function update(row, scope) {
   put(row, "waiting", number(scope.waiting), !scope.waiting);
   put(row, "longest_wait", seconds(scope.longest_wait), !scope.waiting);
   put(row, "starts_per_second", starts(scope.starts_per_second), !scope.starts_per_second);
-  for (const column of inSeconds) put(row, column, seconds(scope[column]), !scope[column]);
+  put(row, "delay", scope.delay ? delay(scope.delay, scope.jitter) : dash, !scope.delay);
+  put(row, "next_start", seconds(scope.next_start), !scope.next_start);
   put(row, "rate", rate(scope.rate, scope.burst), !scope.rate);
   const by = scope.set_by ?? scope.asked_by[0];
   put(row, "set_by", by ? withoutLetters(by) : "settings", !by);
