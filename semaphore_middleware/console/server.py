@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import time
 from collections.abc import Mapping
 from hashlib import sha1
 from importlib import resources
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0  # from one survey of the server to the next
 UNSEEN_INTERVAL_S = 10.0  # while no browser is open: only for the last hour
+REFUSALS_LOGGED_EVERY_S = 60.0  # who guesses a token may try often
 MAX_BODY = 10_000  # bytes of a request
 SHUTDOWN_TIMEOUT_S = 0.5  # for requests under way when the command ends
 STATIC = resources.files("semaphore_middleware.console").joinpath("static")
@@ -92,6 +95,7 @@ class Page:
         self._admin = admin
         self._sections = sections
         self._auth = auth
+        self._refused_at = -math.inf  # as logged
         self._keys = f"{{{admin.prefix}}}:"
         self._last_hour = LastHour()
         self._metrics = ClusterMetrics(admin.prefix)
@@ -192,7 +196,11 @@ class Page:
     async def action(self, request: web.Request) -> web.Response:
         """Make the change in the request's body."""
         self._check_token(request)
-        body = await request.read()
+        try:
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout from None
         if request.content_type != "application/json":
             raise web.HTTPUnsupportedMediaType(text="the body must be application/json")
         try:
@@ -209,6 +217,10 @@ class Page:
     def _check_token(self, request: web.Request) -> None:
         given = map(request.headers.get, ("Authorization", "Origin", "Host"))
         if refusal := self._auth.refusal(*given):
+            now = time.monotonic()
+            if now - self._refused_at >= REFUSALS_LOGGED_EVERY_S:
+                self._refused_at = now
+                logger.warning("A change asked for by %s was refused: %s.", request.remote, refusal)
             raise web.HTTPForbidden(text=refusal)
 
 

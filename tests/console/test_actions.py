@@ -7,6 +7,7 @@ from typing import Any
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console.server import MAX_BODY
 from tests.console.pages import TOKEN, serving
+from tests.support.crawls import Log
 from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S
 
@@ -41,7 +42,9 @@ async def test_without_a_token_configured_nothing_can_be_changed(server: RedisSe
         assert await page.admin.rules() == []
 
 
-async def test_a_wrong_token_or_another_site_is_refused(server: RedisServer) -> None:
+async def test_a_wrong_token_or_another_site_is_refused_and_logged_once_a_minute(
+    server: RedisServer, caplog: Log
+) -> None:
     async with serving(server) as page:
         action = {"action": "pause", "name": HOST}
         for headers in ({}, {**BEARER, "Origin": "http://evil.example"}):
@@ -53,6 +56,8 @@ async def test_a_wrong_token_or_another_site_is_refused(server: RedisServer) -> 
         own = {**BEARER, "Origin": page.url.removesuffix("/")}
         async with page.client.post(f"{page.url}token", headers=own) as answer:
             assert answer.status == 204
+    words = "A change asked for by 127.0.0.1 was refused: the token is wrong."
+    assert [record.getMessage() for record in caplog.records] == [words]
 
 
 REFUSED: list[tuple[Any, str]] = [

@@ -195,7 +195,7 @@ async def test_an_odd_header_is_no_error_of_the_server(
         status = int((await reader.readline()).split()[1])
         assert status in ((200, 304) if header == "If-None-Match" else (400, 403))
         writer.close()
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_an_unexpected_exception_is_an_error_of_the_server_and_is_logged(

@@ -10,7 +10,7 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console import node_metrics
 from semaphore_middleware.console import server as pages
-from tests.console.pages import serving
+from tests.console.pages import TOKEN, serving
 from tests.console.scrapes import addresses
 from tests.support.crawls import Log, Patch
 from tests.support.servers import RedisServer
@@ -63,6 +63,23 @@ async def test_a_head_that_does_not_come_ends_the_connection(
             trickling.cancel()
         writer.close()
     assert "Traceback" not in caplog.text + capfd.readouterr().err
+
+
+async def test_a_body_that_does_not_come_ends_the_request(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(pages, "HEAD_TIMEOUT_S", 0.2)
+    async with serving(server) as page:
+        parts = urlsplit(page.url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        head = (
+            f"POST /actions HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+        )
+        writer.write(head.encode())
+        async with asyncio.timeout(TIMEOUT_S):
+            assert b" 408 " in await reader.readline()
+        writer.close()
 
 
 @pytest.mark.parametrize("place", [at_page, at_metrics])
