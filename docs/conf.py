@@ -25,7 +25,8 @@ version = release = PROJECT["version"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "index"
-exclude_patterns = ["README.md"]  # the list of pages on GitHub; here the side bar has it
+# The list of pages on GitHub; here the side bar has it. Examples are for a clone.
+exclude_patterns = ["README.md", "examples"]
 html_theme = "furo"
 html_theme_options = {
     "source_repository": REPOSITORY,
@@ -88,8 +89,8 @@ def names_before(end: str, node: nodes.Element) -> list[str]:
 
 
 def prepare_page(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put README.md in front of the first page, and let links to files outside of docs/ lead to the
-    repository.
+    """Put README.md in front of the first page, and let links to files outside of docs/, and to
+    examples, lead to the repository.
     """
     text = source[0]
     if page == "index":
@@ -98,6 +99,7 @@ def prepare_page(app: Sphinx, page: str, source: list[str]) -> None:
         readme = re.sub(r"\]\((?!https:|#|docs/)", "](../", readme).replace("](docs/", "](")
         text = readme + text
     text = re.sub(r"\]\((?:\.\./)?README\.md(#[^)]*)?\)", r"](index.md\1)", text)
+    text = text.replace("](examples/", "](../docs/examples/")
     source[0] = re.sub(r"\]\(\.\./([^)]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
 
 

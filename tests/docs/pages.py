@@ -13,6 +13,7 @@ PATHS = [
     *(REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
     REPOSITORY / ".github/SECURITY.md",
     *sorted(set((REPOSITORY / "docs").glob("*.md")) - {REPOSITORY / "docs" / "index.md"}),
+    REPOSITORY / "docs/examples/README.md",
 ]
 """All but index.md, which only names the pages of the site that Sphinx builds."""
 

@@ -1,4 +1,5 @@
-"""The programs of docs/without-scrapy.md, two of each at once, at a site that counts.
+"""The programs of docs/without-scrapy.md and their examples, two of each at once, at a site that
+counts.
 
 A URL without a host among theirs stops none.
 """
@@ -18,7 +19,7 @@ from subprocess import PIPE, STDOUT
 
 import pytest
 
-from tests.docs.pages import Block, block_of, blocks
+from tests.docs.pages import Block, block_of, blocks, name_of
 from tests.docs.test_names import is_program
 from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
@@ -30,6 +31,10 @@ pytestmark = pytest.mark.slow
 
 BLOCKS = [block for block in blocks() if block.page == "docs/without-scrapy.md"]
 RECIPES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block.text))}
+EXAMPLES = {
+    path.stem: Block(name_of(path), "python", path.read_text("utf-8"))
+    for path in (REPOSITORY / "docs/examples").glob("*/*.py")
+}
 LIBRARIES = ("httpx", "aiohttp", "requests")
 PAGES = 20
 BAD_URL = "example.com/x"
@@ -70,7 +75,7 @@ async def test_two_programs_hold_a_limit_together(
 ) -> None:
     pytest.importorskip(library)
     name = f"with_{library}"
-    written(RECIPES[name], tmp_path, name, server, site)
+    written((RECIPES | EXAMPLES)[name], tmp_path, name, server, site)
     await asyncio.gather(*(run(tmp_path, sys.executable, f"{name}.py") for _ in range(2)))
     assert (site.most, len(site.visits)) == (2, 2 * PAGES)
     assert server.members() == {}
@@ -153,7 +158,11 @@ async def serving_permits(directory: Path) -> tuple[asyncio.subprocess.Process, 
 def test_each_program_of_the_page_is_run() -> None:
     """Those without a name are run by test_names.py."""
     with_ = {f"with_{library}" for library in LIBRARIES}
-    assert RECIPES.keys() == {*with_, "decorated", "tasks", "api", "permits", "test_api"}
+    assert EXAMPLES.keys() == {"with_httpx", "tasks"}
+    assert RECIPES.keys() | EXAMPLES == {
+        *(*with_, "decorated", "tasks"),
+        *("api", "permits", "test_api"),
+    }
     unnamed = [
         block for block in BLOCKS if block.kind == "python" and block not in RECIPES.values()
     ]
@@ -165,7 +174,7 @@ def test_each_program_of_the_page_is_run() -> None:
 async def test_celery_s_workers_hold_a_limit_together(
     server: RedisServer, site: Site, tmp_path: Path, pool: str
 ) -> None:
-    written(RECIPES["tasks"], tmp_path, "tasks", server, site)
+    written(EXAMPLES["tasks"], tmp_path, "tasks", server, site)
     await run(
         tmp_path,
         *(sys.executable, "-c", "import tasks, sys; [tasks.fetch.delay(u) for u in sys.argv[1:]]"),

@@ -1,0 +1,9 @@
+from scrapy import Spider
+
+
+class Books(Spider):
+    name = "books"
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield from response.follow_all(css="a")
