@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.crawler.conftest import HOST, serving
+from tests.crawler.conftest import HOST, serving, spider_of
 from tests.docs.pages import PATHS, Block, blocks, links
 from tests.support.paths import PACKAGE, REPOSITORY, SOURCES
 from tests.support.servers import RedisServer
@@ -186,7 +186,7 @@ def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisS
     share, limits = share.replace(address, server.url), limits.replace("example.com", HOST)
     settings.write_text(f"{settings.read_text()}\n{enable}\n{share}\n{limits}")
     with serving(20, 0) as site:
-        (project / "shop/spiders/pages.py").write_text(SPIDER.replace("URL", site.url))
+        (project / "shop/spiders/pages.py").write_text(spider_of("pages", site.url))
         log = run_in(project, scrapy, "crawl", "pages")
         assert "'finish_reason': 'finished'" in log
         assert site.record(HOST).missed == []
@@ -200,19 +200,6 @@ def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisS
     run_in(project, *pip, line)
     shown = run_in(project, scrapy, "semaphore", "status")
     assert "No scope is in use at " in shown or HOST in shown  # its delay counts for some seconds
-
-
-SPIDER = """
-from scrapy import Spider
-
-
-class Pages(Spider):
-    name = "pages"
-    start_urls = ["URL"]
-
-    def parse(self, response):
-        yield from response.follow_all(css="a")
-"""
 
 
 def in_readme(block: Block, kind: str) -> bool:

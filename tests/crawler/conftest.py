@@ -57,6 +57,22 @@ def serving(pages: int = 60, latency: float = 0.01) -> Iterator[ExampleSite]:
         yield site
 
 
+def spider_of(name: str, *urls: str) -> str:
+    """The module of a spider that follows all links from these pages."""
+    return f"""
+from scrapy import Spider
+
+
+class Pages(Spider):
+    name = "{name}"
+    start_urls = {[*urls]}
+
+    def parse(self, response):
+        yield {{"url": response.url}}
+        yield from response.follow_all(css="a")
+"""
+
+
 @pytest.fixture
 def site() -> Iterator[ExampleSite]:
     with serving() as site:

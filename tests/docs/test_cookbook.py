@@ -11,25 +11,13 @@ from pathlib import Path
 import pytest
 
 from lab.demo.site import ExampleSite
-from tests.crawler.conftest import in_a_thread
+from tests.crawler.conftest import in_a_thread, spider_of
 from tests.docs.pages import page
 from tests.support.blocking import result_of
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 
 PAGES = 6
-SPIDER = """
-from scrapy import Spider
-
-
-class Pages(Spider):
-    name = "pages"
-    start_urls = {start_urls}
-
-    def parse(self, response):
-        yield {{"url": response.url}}
-        yield from response.follow_all(css="a")
-"""
 ADDRESS = '"redis://redis.example.internal:6379/0"'
 PROXIES = '["http://10.0.0.1:3128", "http://10.0.0.2:3128"]'
 RECIPES = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n)+)", page("docs/cookbook.md"), re.MULTILINE))
@@ -55,7 +43,7 @@ def written(recipe: str, directory: Path, server: RedisServer, site: ExampleSite
     urls = [f"http://{host}/" for host in HOSTS[recipe]]
     for name in ("__init__.py", "spiders/__init__.py"):
         (project / name).touch()
-    (project / "spiders/pages.py").write_text(SPIDER.format(start_urls=urls))
+    (project / "spiders/pages.py").write_text(spider_of("pages", *urls))
     (directory / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
 
 

@@ -12,24 +12,13 @@ import pytest
 
 from lab.demo.judging import Visit
 from lab.demo.site import ExampleSite
-from tests.crawler.conftest import HOST, in_a_thread
+from tests.crawler.conftest import HOST, in_a_thread, spider_of
 from tests.docs.pages import block_of, blocks
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.slow
 
-SPIDER = """
-from scrapy import Spider
-
-
-class Books(Spider):
-    name = "books"
-    start_urls = ["URL"]
-
-    def parse(self, response):
-        yield from response.follow_all(css="a")
-"""
 CRAWL, STATUS = "$ scrapy crawl books", "$ scrapy semaphore status"
 
 
@@ -73,10 +62,11 @@ def test_quickstart(tmp_path: Path) -> None:
 
     site = WaitingSite(20, latency=0)
     with in_a_thread(site):
-        (project / "shop/spiders/books.py").write_text(SPIDER.replace("URL", site.url))
+        (project / "shop/spiders/books.py").write_text(spider_of("books", site.url))
         with run("first", "crawl", "books") as first, run("second", "crawl", "books") as second:
             wait_until(lambda: site.record(HOST).pages["/"] > 1)
             wait_until(lambda: table(shown()) == table("\n".join(printed)))
             site.open = True
             assert [first.wait(), second.wait()] == [0, 0]
-        assert (site.record(HOST).most, site.record(HOST).missed) == (2, [])
+        found = site.record(HOST)
+        assert (found.most, found.missed) == (2, []), first.log + second.log
