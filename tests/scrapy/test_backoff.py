@@ -44,7 +44,8 @@ async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site
     assert server.members() == {}
 
 
-async def test_what_is_refused_too_often(server: RedisServer, site: Site) -> None:
+async def test_what_is_refused_too_often(server: RedisServer, site: Site, caplog: Log) -> None:
+    caplog.set_level(logging.INFO)
     site.refusals = None
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
     crawl = Crawl(server, *pages(site, 1, "/busy/"), **settings)
@@ -53,20 +54,10 @@ async def test_what_is_refused_too_often(server: RedisServer, site: Site) -> Non
     assert response.status == 429
     assert not {"dont_retry", "semaphore_refusals"} & response.meta.keys()
     assert len(site.arrivals) == 1 + 3
-
-
-async def test_a_site_s_only_page(server: RedisServer, site: Site, caplog: Log) -> None:
-    caplog.set_level(logging.INFO)
-    alone = Request(site.url("/status/503?n=1"))
-    settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 1}
-    crawl = Crawl(server, alone, **settings)
-    await crawl.finished()
-    assert [response.status for response in refusals_of(crawl)] == [503]
-    assert len(site.arrivals) == 1 + settings["SEMAPHORE_BACKOFF_TIMES"]
     said = [line for line in caplog.messages if "all nodes pause there" in line]
-    told = "127.0.0.1 answered 503 to GET /status/503?n=1"
-    assert said[0] == f"{told} (try 1 of 2): all nodes pause there for 0.01 s."
-    assert said[1] == f"{told} (try 2 of 2): all nodes pause there for 0.02 s."
+    told = f"127.0.0.1 answered 429 to GET {site.arrivals[0]}"
+    assert said[0] == f"{told} (try 1 of 4): all nodes pause there for 0.01 s."
+    assert said[1] == f"{told} (try 2 of 4): all nodes pause there for 0.02 s."
 
 
 async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
