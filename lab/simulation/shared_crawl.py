@@ -241,7 +241,8 @@ OF_SERVER = (
     "split brain",
     "evict",
 )
-NOT_EVICTED = {"aside", "failed", "claims"}  # what is lost there is nowhere else, or not used here
+NOT_EVICTED = {"aside", "failed", "claims", "takers"}
+"""What is lost there is nowhere else, or not used here; or a late page may count twice."""
 # Calls come late, or twice, or recent requests are sent again.
 OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands", "restart"}
 # A living node may lose its lease.

@@ -26,7 +26,7 @@ from semaphore_middleware.shared_crawl.nodes import CrawlNode, Holdings, nodes_c
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from semaphore_middleware.shared_crawl.sums import NO_STATS
 
-VERSION = "6"
+VERSION = "7"
 """The version of keys and scripts. Only nodes with equal versions share a run. Change it with
 whatever older nodes cannot read.
 """
@@ -316,6 +316,7 @@ class CrawlClient:
         sites     zset    site with queued requests -> order, the lowest is next
         taken     zset    node, zero byte, place, how many nodes have failed with it (a digit),
                           when it was taken (4 bytes, s): taken and not finished
+        takers    hash    place -> node that has taken it
         suspects  zset    place of a request -> how many nodes have failed with it: 1, or 2 for
                           more
         aside     hash    place -> dead letter, which no node gets; id of a reservation that no

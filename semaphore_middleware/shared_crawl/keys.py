@@ -17,6 +17,7 @@ PARTS = (
     "queue",
     "sites",
     "taken",
+    "takers",
     "suspects",
     "aside",
     "failed",

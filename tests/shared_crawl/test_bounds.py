@@ -8,11 +8,13 @@ from typing import Any
 
 from redis import Redis
 
+from lab.benchmarks.harness.server import Reading
 from semaphore_middleware.shared_crawl.client import Missing, NextStep, RequestInFlight
 from tests.support.blocking import result_of
 from tests.support.shared_crawl import PLACES, Node, node
 
 MOST_COMMANDS = 5000  # in a call: some 5 ms
+MOST_S = 0.02  # of the server's processor time
 NODES, REQUESTS, POISONED, RESERVATIONS = 60, 30, 6000, 3000
 
 
@@ -24,19 +26,22 @@ def commands(client: Redis, call: Callable[[], object]) -> int:
     return sum(of_command["calls"] for of_command in stats.values())
 
 
-def taken_by_others(client: Redis, one: Node, lease_end: float) -> list[bytes]:
+def taken_by_others(
+    client: Redis, one: Node, lease_end: float, nodes: int = NODES, requests: int = REQUESTS
+) -> list[bytes]:
     """Let many nodes take many requests; returns the places of these."""
     key = one.keys.key
     found = []
     with client.pipeline(transaction=False) as calls:
-        for name in (b"%d" % number for number in range(NODES)):
+        for name in (b"%d" % number for number in range(nodes)):
             calls.zadd(key("working"), {name: lease_end})
             calls.zadd(key("nodes"), {name: lease_end})
-            for _ in range(REQUESTS):
+            for _ in range(requests):
                 found.append(place := PLACES.new_place("a", 0))
                 taken_at = int(time.time()).to_bytes(4, "big")
                 calls.hset(key("requests"), place, b"data")
                 calls.zadd(key("taken"), {b"%b\0%b0%b" % (name, place, taken_at): 0})
+                calls.hset(key("takers"), place, name)
         calls.execute()
     return found
 
@@ -58,6 +63,16 @@ def test_many_pages_that_are_late_are_found_at_once(client: Redis, one: Node) ->
     assert commands(client, lambda: one.works(*late)) < MOST_COMMANDS
     assert one.size.pages == len(late)
     assert one.size.in_flight == len(places) - len(late)
+
+
+def test_one_page_that_is_late_is_found_among_many(client: Redis, one: Node) -> None:
+    places = taken_by_others(client, one, lease_end=9e15, nodes=300, requests=100)
+    late = RequestInFlight(places[-1], b"")
+    one.works()
+    before = Reading.now(client)
+    one.works(late)
+    assert (Reading.now(client) - before).seconds < MOST_S
+    assert (one.size.pages, one.size.in_flight) == (1, len(places) - 1)
 
 
 def test_many_poison_requests_over_the_budget_are_checked_in_steps(client: Redis) -> None:

@@ -87,7 +87,7 @@ local function stop_lost_nodes()
     put_back(place, failures)
   end
   if redis.call('EXISTS', taken) == 1 then return false end
-  redis.call('UNLINK', nodes, working)
+  redis.call('UNLINK', nodes, working, takers)
   notify_waiting_nodes()
   return true
 end

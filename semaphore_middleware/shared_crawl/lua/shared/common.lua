@@ -17,8 +17,8 @@ local function next_number()
   return tonumber(next_argument())
 end
 
-local run, nodes, working, seen, requests, queue, sites, taken, suspects, aside, failed, hungry, claims,
-  budgets, stats = unpack(KEYS)
+local run, nodes, working, seen, requests, queue, sites, taken, takers, suspects, aside, failed, hungry,
+  claims, budgets, stats = unpack(KEYS)
 local kept_after_end = { run, seen, aside, failed, budgets, stats }
 local version = next_argument()
 local channel_head = next_argument()
@@ -247,6 +247,7 @@ end
 local function take_by(name, place, failures)
   local taken_at = struct.pack('>I4', math.floor(WALL / 1000))
   redis.call('ZADD', taken, 0, name .. '\0' .. place .. failures .. taken_at)
+  redis.call('HSET', takers, place, name)
 end
 
 -- What a member of `taken` contains: the node's name, the place, and the number of failures.
@@ -264,6 +265,7 @@ end
 -- Takes a request from a node. Returns true if the node had it.
 local function untake(name, place)
   if redis.call('ZREMRANGEBYLEX', taken, bounds_of_in_flight(name, place)) == 0 then return false end
+  redis.call('HDEL', takers, place)
   if most_of_site > 0 then
     local site = site_of(place)
     count_in_flight(site, -1)
@@ -272,25 +274,12 @@ local function untake(name, place)
   return true
 end
 
-local takers -- the nodes of all taken requests, by place; read once in a call that needs it
-
-local function taker_of(place)
-  if not takers then
-    takers = {}
-    for _, member in ipairs(redis.call('ZRANGE', taken, 0, -1)) do
-      local name, taken_place = read_in_flight(member)
-      takers[taken_place] = name
-    end
-  end
-  return takers[place]
-end
-
 -- Takes a request from other nodes, or the queues: the caller has finished it after the end of its lease.
 -- Returns false if another node was quicker.
 local function untake_from_others(place)
   if redis.call('HEXISTS', requests, place) == 0 then return false end
   if redis.call('ZREM', queue, place) + redis.call('ZREM', suspects, place) == 0 then
-    local name = taker_of(place)
+    local name = redis.call('HGET', takers, place)
     if name then untake(name, place) end
   end
   return true
@@ -397,7 +386,7 @@ local function end_run()
   local unfinished, lost_before = unpack(redis.call('HMGET', run, 'unfinished', 'lost'))
   local lost = (lost_before or 0) + math.max(0, (unfinished or 0) - left)
   redis.call('HSET', run, 'ended', WALL, 'left', left, 'lost', lost)
-  redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, claims)
+  redis.call('UNLINK', nodes, working, requests, queue, sites, taken, takers, suspects, claims)
   if redis.call('EXISTS', aside, failed) == 0 then
     redis.call('UNLINK', budgets)
     if not is_timed() then redis.call('UNLINK', seen) end
