@@ -21,11 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from struct import Struct
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from semaphore_middleware.model.limits import PARTS
-from semaphore_middleware.model.reasons import Reason
-from semaphore_middleware.model.wire import WIRE
 from semaphore_middleware.politeness import ALL_REASONS, POLICIES
 
 Status = Literal["ok", "lost", "old", "refused", "unreadable"]
@@ -47,27 +45,26 @@ NUMBER = Kind()
 TEXT = Kind("''")
 NEVER = Kind("math.huge")
 LONG_AGO = Kind("-math.huge")
-KINDS: Mapping[Any, Kind] = {
-    int: Kind(read=int),
-    float: NUMBER,
-    bool: Kind(read=bool),
-    int | None: Kind(read=lambda number: int(number) or None),
-    float | None: Kind("-1", lambda ms: ms / 1000 if ms >= 0 else None),
-    Status: Kind(read=lambda index: STATUSES[int(index)]),
-    Reason | None: Kind(read=lambda index: ALL_REASONS[int(index) - 1] if index else None),
+KINDS: Mapping[str, Kind] = {
+    "int": Kind(read=int),
+    "float": NUMBER,
+    "bool": Kind(read=bool),
+    "int | None": Kind(read=lambda number: int(number) or None),
+    "float | None": Kind("-1", lambda ms: ms / 1000 if ms >= 0 else None),
+    "Status": Kind(read=lambda index: STATUSES[int(index)]),
+    "Reason | None": Kind(read=lambda index: ALL_REASONS[int(index) - 1] if index else None),
 }
-"""By the type of a field of a dataclass."""
+"""By the type of a field of a dataclass, as written there: commands need not evaluate it."""
 
 
 def numbers_of(*described: type) -> dict[str, Kind]:
     """The kinds of dataclass fields marked with `Wire`, by name."""
-    kinds: dict[str, Kind] = {}
-    for each in described:
-        types = get_type_hints(each, include_extras=True)
-        for name in (field.name for field in fields(each)):
-            if WIRE in getattr(types[name], "__metadata__", ()):
-                kinds[name] = KINDS[types[name].__origin__]
-    return kinds
+    return {
+        field.name: KINDS[field.type.removeprefix("Wire[").removesuffix("]")]
+        for each in described
+        for field in fields(each)
+        if isinstance(field.type, str) and field.type.startswith("Wire[")
+    }
 
 
 def sense_of_limit() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from semaphore_middleware.core.keys import CONSTANTS
 from semaphore_middleware.core.protocol import RECORDS
@@ -53,11 +54,18 @@ def sections_of(policy: str) -> Mapping[str, str]:
 
 def calls_of(moment: str) -> list[str]:
     """A call of each function that a policy has for this moment."""
-    calls = []
-    for policy in POLICIES:
-        function = rf"^local function ({policy.name}_{moment}\(.*\))$"
-        calls += re.findall(function, read_file(PACKAGE_OF_POLICIES, policy.name), re.MULTILINE)
-    return calls
+    return [
+        call
+        for policy in POLICIES
+        for call in functions_in(read_file(PACKAGE_OF_POLICIES, policy.name))
+        if call.startswith(f"{policy.name}_{moment}(")
+    ]
+
+
+@lru_cache(len(POLICIES))
+def functions_in(text: str) -> list[str]:
+    """The functions of a policy's file, each with its parameters."""
+    return re.findall(r"^local function (.*\))$", text, re.MULTILINE)
 
 
 WORDS = words_of(RECORDS)

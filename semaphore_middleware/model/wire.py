@@ -5,6 +5,5 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias, TypeVar
 
 T = TypeVar("T")
-WIRE = "wire"
-Wire: TypeAlias = Annotated[T, WIRE]
+Wire: TypeAlias = Annotated[T, "on the wire"]
 """A field of this type is on the wire; a field without the mark never is."""

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self
 
-from semaphore_middleware.core.calls import Begun, begin_epoch, pack_begin
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.protocol import pack_change, pack_head
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
@@ -240,6 +239,8 @@ class Admin:
         requests, for one lease at most. Raises `ServerRefusedError` also if nodes of another
         version of this package use the server.
         """
+        from semaphore_middleware.core.calls import Begun, begin_epoch, pack_begin  # only here
+
         pack = partial(pack_begin, self._keys, pack_head(self.lease), 0, 0, is_trusted=True)
         async with self.connected() as connection:
             Begun.read(await begin_epoch(connection, pack), connection.server_name)

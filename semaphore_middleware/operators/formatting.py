@@ -20,9 +20,10 @@ def time_or_nothing(seconds: float | None) -> str:
     return time_of(seconds) if seconds else NOTHING
 
 
-def set_time(seconds: float | None) -> str:
-    """A time from a setting, unrounded: 0.25 s; - for None."""
-    return NOTHING if seconds is None else f"{seconds:g} s"
+def delay_word(seconds: float | None, jitter: float | None) -> str:
+    """A delay from a setting, unrounded: 0.25 s; 1.5 s ±50 % if it varies; - for None."""
+    more = f" ±{100 * jitter:g} %" if seconds and jitter else ""
+    return NOTHING if seconds is None else f"{seconds:g} s{more}"
 
 
 def count(number: int, what: str) -> str:

@@ -72,12 +72,20 @@ class Totals:
 
 Row = TypeVar("Row", Inspection, NodeRow)
 ORDERS: Mapping[str, Callable[[Inspection | NodeRow], tuple[Any, ...]]] = {
-    "waiting": lambda row: (_is_paused(row), -row.waiting, -row.held, _name(row)),
+    "waiting": lambda row: (
+        _is_paused(row),
+        -row.waiting,
+        not _is_closed(row),
+        -row.held,
+        _name(row),
+    ),
     "held": lambda row: (_is_paused(row), -row.held, -row.waiting, _name(row)),
     "wait": lambda row: (_is_paused(row), -row.longest_wait, -row.waiting, _name(row)),
     "host": lambda row: (_name(row),),
 }
-"""Sort keys, by an order's name: the largest first, and paused scopes last."""
+"""Sort keys, by an order's name: the largest first, and paused scopes last. Those that a site has
+closed come before those that only hold permits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,8 @@ class Choice:
 
     def scopes(self, rows: Iterable[Inspection]) -> list[Inspection]:
         """The chosen scopes."""
+        if not self.match:
+            return self._of(rows)
         return self._of(
             row
             for row in rows
@@ -104,6 +114,8 @@ class Choice:
 
     def nodes(self, rows: Iterable[NodeRow], scopes: Iterable[Inspection]) -> list[NodeRow]:
         """The chosen nodes; `scopes` are all scopes where they may be."""
+        if not self.match:
+            return self._of(rows)
         there = {m.node for row in scopes if self._fits(row.scope) for m in row.members}
         return self._of(row for row in rows if self._fits(row.node) or row.node in there)
 
@@ -117,7 +129,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One survey of the server, in the order of the tables."""
+    """One survey of the server; `chosen` has the order of the tables."""
 
     totals: Totals
     scopes: tuple[Inspection, ...]
@@ -157,7 +169,7 @@ class Snapshot:
         )
         is_silent = server.silent_for > leases_end > 0
         rows = tuple(scopes), tuple(nodes), tuple(rules)
-        return cls(totals, *rows, starts, is_silent).chosen(Choice())
+        return cls(totals, *rows, starts, is_silent)
 
     def chosen(self, choice: Choice) -> Self:
         """A snapshot of the chosen scopes and nodes, with the totals of all."""
@@ -289,6 +301,11 @@ def _limit(limit: int | None) -> tuple[int | None, bool]:
 
 def _is_paused(row: Inspection | NodeRow) -> bool:
     return isinstance(row, Inspection) and row.paused
+
+
+def _is_closed(row: Inspection | NodeRow) -> bool:
+    reason = row.reason if isinstance(row, Inspection) else None
+    return reason is not None and reason.kind == "closed"
 
 
 def _name(row: Inspection | NodeRow) -> str:

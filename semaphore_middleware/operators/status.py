@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.validation import check_choice, check_integer
 from semaphore_middleware.operators.snapshot import ORDERS, Choice, Snapshot, look_at
-from semaphore_middleware.operators.verbs import CommandError, Verb, admin_of, check_installed
+from semaphore_middleware.operators.verbs import (
+    CommandError,
+    Status,
+    Verb,
+    admin_of,
+    check_installed,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
     from scrapy.settings import BaseSettings
 
+SHOWN = 100  # scopes, and nodes, unless more are asked for
 INTERVAL_S = 1.0  # between two looks of `watch`
 MAX_SHARE = 0.2  # of the time that looks may take, however many scopes there are
 
@@ -37,7 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--waiting", action="store_true", help="only where requests wait")
     text = f"{', '.join(ORDERS)}: the largest first (default: waiting); host: by name"
     add("--sort", metavar="ORDER", default="waiting", help=text)
-    add("--top", metavar="N", help="the first N of each table")
+    add("--top", metavar="N", help=f"the first N of each table (default: {SHOWN})")
+    add("--all", action="store_true", help="all rows of each table")
 
 
 class View:
@@ -51,9 +59,11 @@ class View:
             check_installed("rich", " (--json works without it)")
         allowed = "waiting, held, wait or host"
         order = check_choice(options.sort, "--sort", ORDERS, allowed=allowed)
-        top = options.top
-        if top is not None:
-            top = check_integer(top, "--top", least=1, text=True)
+        top = None if options.all else SHOWN
+        if options.top is not None:
+            if options.all:
+                raise CommandError("give either --top or --all", Status.WRONG)
+            top = check_integer(options.top, "--top", least=1, text=True)
         self._choice = Choice(options.filter or "", order, options.waiting, top)
         self._options = options
         self.is_json: bool = options.json
@@ -76,13 +86,17 @@ class View:
 
             Output().print(self.tables(snapshot))
 
-    def tables(self, snapshot: Snapshot, top: int | None = None) -> Group:
-        """The tables, of at most `top` rows unless the options set another number."""
+    def tables(self, snapshot: Snapshot, room: int | None = None) -> Group:
+        """The tables, of at most `room` rows unless the options set another number."""
         from semaphore_middleware.operators.tables import tables_of
 
-        chosen = snapshot.chosen(replace(self._choice, top=self._choice.top or top))
+        options = self._options
+        is_free = not (options.all or options.top)
+        choice = replace(self._choice, top=room) if room and is_free else self._choice
+        chosen = snapshot.chosen(choice)
+        more = " (--all shows all)" if is_free and len(chosen.scopes) == choice.top else ""
         where = f"{self.admin.server}, prefix {self.admin.prefix!r}"
-        return tables_of(chosen, where, bool(self._options.names), self._options.nodes)
+        return tables_of(chosen, where, bool(options.names), options.nodes, more)
 
 
 def run_status(settings: BaseSettings, options: argparse.Namespace) -> None:
@@ -143,7 +157,7 @@ def _redraw(live: Live, view: View, snapshot: Snapshot, problem: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    tables = view.tables(snapshot, top=max(1, live.console.height - 5))
+    tables = view.tables(snapshot, room=max(1, live.console.height - 5))
     live.update(Group(tables, Text(problem, "bold red")) if problem else tables, refresh=True)
     live.console.show_cursor()  # so that it is visible, however the command ends
 

@@ -23,14 +23,14 @@ from rich.text import Text
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, JobShare, Member
-from semaphore_middleware.model.limits import limit_word
+from semaphore_middleware.model.limits import Limit, limit_word
 from semaphore_middleware.model.rules import Rule
 from semaphore_middleware.operators.formatting import (
     NOTHING,
     count,
+    delay_word,
     held_of,
     rate_word,
-    set_time,
     short_name,
     state_of,
     time_or_nothing,
@@ -139,6 +139,10 @@ def _who_limits(row: Inspection) -> str:
     return short_name(first.node) + (f" +{len(others)}" if others else "")
 
 
+def _delay(limit: Limit) -> str:
+    return delay_word(limit.delay or None, limit.jitter)
+
+
 def _pause(paused: bool | None) -> Text | str:
     return _marked("paused" if paused else NOTHING)
 
@@ -148,7 +152,7 @@ SCOPES: Sequence[Column[Inspection]] = (
     Column("held", held_of),
     Column("waiting", lambda row: str(row.waiting)),
     Column("longest", lambda row: time_or_nothing(row.longest_wait)),
-    Column("delay", lambda row: set_time(row.effective.delay or None), is_spare=True),
+    Column("delay", lambda row: _delay(row.effective), is_spare=True),
     Column("rate", lambda row: rate_word(row.effective.rate, row.effective.burst), is_spare=True),
     Column("learned", lambda row: row.learned or NOTHING, is_spare=True),
     Column("next", lambda row: time_or_nothing(row.next_start), is_spare=True),
@@ -171,7 +175,7 @@ MEMBERS: Sequence[Column[Member]] = (
     *_TIMES,
     Column("failures", lambda row: _marked(str(row.failures or NOTHING)), is_spare=True),
     Column("asks for", lambda row: limit_word(row.asks_for.concurrency)),
-    Column("delay", lambda row: set_time(row.asks_for.delay or None), is_spare=True),
+    Column("delay", lambda row: _delay(row.asks_for), is_spare=True),
     Column("rate", lambda row: rate_word(row.asks_for.rate, row.asks_for.burst), is_spare=True),
 )
 JOB: Column[Member | JobShare] = name("job", lambda row: row.job)
@@ -184,7 +188,11 @@ JOBS: Sequence[Column[JobShare]] = (
 PATTERNS: Sequence[Column[Rule]] = (
     name("pattern", lambda row: row.name),
     Column("limit", lambda row: limit_word(row.limit.get("concurrency"))),
-    Column("delay", lambda row: set_time(row.limit.get("delay")), is_spare=True),
+    Column(
+        "delay",
+        lambda row: delay_word(row.limit.get("delay"), row.limit.get("jitter")),
+        is_spare=True,
+    ),
     Column(
         "rate", lambda row: rate_word(row.limit.get("rate"), row.limit.get("burst")), is_spare=True
     ),
@@ -196,10 +204,11 @@ PATTERNS: Sequence[Column[Rule]] = (
 # `status` ----------------------------------------------------------------------------------------
 
 
-def tables_of(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> Group:
+def tables_of(snapshot: Snapshot, where: str, members: bool, nodes: bool, more: str = "") -> Group:
     """The scopes, the nodes of each (`members`) or of all together, and the rules for patterns.
 
-    `where` names the server and the prefix if there is nothing to show.
+    `where` names the server and the prefix if there is nothing to show, `more` how to see scopes
+    that are left out.
     """
     scopes, totals = snapshot.scopes, snapshot.totals
     parts: list[RenderableType] = []
@@ -214,7 +223,9 @@ def tables_of(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> Gro
     if patterns := [rule for rule in snapshot.rules if rule.is_pattern]:
         parts.append(table(PATTERNS, patterns))
     if len(scopes) < totals.scopes:
-        parts.append(Text(f"{len(scopes):,} of {count(totals.scopes, 'scope')}", "dim"))
+        shown = f"{len(scopes):,} of {count(totals.scopes, 'scope')}{more}"
+        text = f"{shown}; on all {totals.held:,} held, {totals.waiting:,} waiting"
+        parts.append(Text(text, "dim"))
     if not parts:
         parts.append(Text(f"No scope is in use at {clean(where)}."))
     return apart(parts)

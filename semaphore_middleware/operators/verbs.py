@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import re
 import sys
@@ -149,6 +150,7 @@ class Verb:
 def _load(point: EntryPoint) -> Verb:
     """Load a verb. If that fails, the verb's help is the reason, and calling it raises an error."""
     try:
+        _import_redis()
         verb = point.load()
         if not isinstance(verb, Verb):
             raise TypeError("it is not a Verb")
@@ -162,6 +164,20 @@ def _load(point: EntryPoint) -> Verb:
         raise CommandError(problem, Status.WRONG)
 
     return Verb(problem, fail, fail)
+
+
+def _import_redis() -> None:
+    """Import redis-py without OpenTelemetry's SDK. It imports that where it is installed, for
+    metrics that a command does not have, which takes as long as all the rest.
+    """
+    sdk = "opentelemetry.sdk"
+    if sdk in sys.modules:
+        return
+    sys.modules[sdk] = None  # type: ignore[assignment] # cannot be imported
+    try:
+        import_module("redis")
+    finally:
+        del sys.modules[sdk]
 
 
 MEANT = {"unpause": "resume", "unlimit": "reset"}
@@ -214,6 +230,7 @@ class VerbCommand(ScrapyCommand):
         parser.add_argument("-h", "--help", dest="asks_for_help", action="store_true")
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        gc.freeze()  # Scrapy's modules stay: the collector need not visit them again and again
         points = {point.name: point for point in entry_points(group=self.group)}
         name, *words = args or [""]
         if not args:

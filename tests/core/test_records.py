@@ -15,7 +15,7 @@ from semaphore_middleware.model.wire import Wire
 class Marked:
     status: Wire[Status]
     count: Wire[int]
-    most: "Wire[int | None]"  # noqa: UP037 - quotes change nothing
+    most: Wire[int | None]
     left: Wire[float | None]
     is_open: Wire[bool]
     reason: Wire[Reason | None]

@@ -37,6 +37,51 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         assert ran.lines[0].startswith(f"usage: scrapy semaphore {verb} [-h]")
 
 
+NEEDLESS = (
+    *("aiohttp", "opentelemetry.sdk", "prometheus_client", "rich", "tldextract"),
+    *("scrapy.core.engine", "semaphore_middleware.core.semaphore", "twisted.internet.reactor"),
+)
+"""Modules that take long to import, and are for crawls, pages and tables alone."""
+RUN_ALL = f"""
+import sys
+from scrapy.cmdline import execute
+before = set(sys.modules)
+for words in {
+    [
+        words.split()
+        for words in (
+            "semaphore -h",
+            "semaphore limit a 2",
+            "semaphore pause --all",
+            "semaphore resume --all",
+            "semaphore reset a",
+            "semaphore status --json",
+            "semaphore report --json a",
+            "semaphore evict one --yes",
+            "frontier status --json",
+        )
+    ]
+}:
+    try:
+        execute(["scrapy", *words])
+    except SystemExit as end:
+        assert end.code in (0, 4), words
+sys.exit(f"imported: {{(set(sys.modules) - before).intersection({NEEDLESS})}}")
+"""
+
+
+async def test_verbs_import_only_what_they_need(server: RedisServer) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", RUN_ALL),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "SEMAPHORE_REDIS_URL": server.url},
+        cwd="/",
+    )
+    _, err = await process.communicate()
+    assert err.decode().splitlines()[-1] == "imported: set()"
+
+
 async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_path: Path) -> None:
     broken = {
         "broken": "raise ValueError('half\\nwritten')",
@@ -123,6 +168,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("report", "a.test/"), "'a.test/': give only the host: 'a.test'"),
         (("limit", SITE, "--rate", ""), "argument --rate: the value is empty"),
         (("status", "--top", "0"), "--top 0: allowed is an integer >= 1"),
+        (("status", "--top", "1", "--all"), "give either --top or --all"),
         (("status", "--sort", "name"), "--sort name: allowed is waiting, held, wait or host"),
         (("pause", "x", "y"), "unexpected 'y'; see scrapy semaphore pause -h"),
         (("watch", "--top", "0"), "--top 0: allowed is an integer >= 1"),

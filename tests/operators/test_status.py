@@ -5,6 +5,8 @@ from pathlib import Path
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.link.environment import URL_NAMES
+from semaphore_middleware.model.feedback import FeedbackSummary
+from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.operators.admin import Admin
 from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
 from tests.support.nodes import Caller, Outside
@@ -72,7 +74,35 @@ async def test_of_many_scopes_some_are_chosen(server: RedisServer) -> None:
     assert await names("--top", "1", "--sort", "held") == [LONG_NAME, "one"]
     assert await names("--top", "1", "--sort", "host") == ["a-very-long-name.of.example.edu", "one"]
     ran = await semaphore(server, "status", "--top", "2", "--sort", "wait")
-    assert ran.lines[-2:] == ["", "2 of 4 scopes"]
+    assert ran.lines[-2:] == ["", "2 of 4 scopes; on all 15 held, 4 waiting"]
+
+
+async def test_a_hundred_scopes_are_shown_and_those_that_matter_most(server: RedisServer) -> None:
+    caller = await Caller.join(server, "one")
+    names = [f"{number:03}.example.org" for number in range(103)]
+    for name in names:
+        await caller.take(name)
+    await caller.take("102.example.org")  # waits
+    await caller.give_back("101.example.org", feedback=FeedbackSummary(refused=1, retry_after=60))
+    ran = await semaphore(server, "status")
+    assert [line.split()[0] for line in ran.lines[1:4]] == [names[102], names[101], names[0]]
+    last = "100 of 103 scopes (--all shows all); on all 102 held, 1 waiting"
+    assert ran.lines[101:] == ["", last]
+    shown = json.loads((await semaphore(server, "status", "--json")).out)
+    assert (len(shown["scopes"]), shown["totals"]["scopes"]) == (100, 103)
+    for options in (("--all",), ("--top", "103")):
+        assert len((await semaphore(server, "status", *options)).lines) == 104
+
+
+async def test_a_delay_shows_how_much_it_varies(server: RedisServer) -> None:
+    caller = await Caller.join(server, "one")
+    await caller.take(SITE, limit=Limit(2, 1.5, 0.5))
+    async with Admin(server.url, name="boss") as operator:
+        await operator.configure("*.museum", {"delay": 2, "jitter": 0.125})
+    _, site, *_, rule = (await semaphore(server, "status")).lines
+    assert ("  1.5 s ±50 %  " in site, "  2 s ±12.5 %  " in rule) == (True, True)
+    ran = await semaphore(server, "status", SITE)
+    assert ran.lines[-1].endswith("  1.5 s ±50 %")
 
 
 async def test_rules_show_who_set_them(server: RedisServer, outside: Outside) -> None:

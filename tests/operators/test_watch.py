@@ -15,7 +15,7 @@ async def test_a_terminal_is_redrawn_until_ctrl_c(server: RedisServer, outside: 
     nodes = await three_nodes(server)
     before = outside.dump()
     async with terminal(server, "watch", height=6) as shown:  # of more rows than fit
-        await shown.has_drawn("1 of 2 scopes", times=2)
+        await shown.has_drawn("1 of 2 scopes (--all shows all)", times=2)
         assert outside.dump() == before
         assert "\x1b[1A\x1b[2K" in shown.drawn  # over the last tables
         await nodes[0].give_back(SITE, limit=2)

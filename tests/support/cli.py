@@ -81,7 +81,9 @@ async def semaphore(
         stdin = None if answer is None else Typed(answer, in_terminal)
         with (
             mock.patch.dict(os.environ, _environment(server) | dict(environment)),
-            mock.patch("scrapy.utils.log.configure_logging"),  # it is for the whole process
+            # These are for the whole process.
+            mock.patch("scrapy.utils.log.configure_logging"),
+            mock.patch("gc.freeze"),
             mock.patch.object(sys, "stdin", stdin),
             redirect_stdout(out),
             redirect_stderr(err),
