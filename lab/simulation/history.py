@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lab.simulation.server import Server
@@ -72,8 +74,20 @@ class History:
             refused = sum(one["refused"] for one in minutes.values())
             if refused != self._refused[scope]:
                 self._convict(scope, f"{refused} refusals, of {self._refused[scope]}")
+            if not judge.faults.jumps_at:
+                self._check_intervals(scope, minutes, sorted(at for at, _ in begun))
             if judge.plan.kind == "calm":
                 self._check_times(scope, minutes, [at for at, _ in begun])
+
+    def _check_intervals(
+        self, scope: str, minutes: dict[int, dict[str, float]], begun: list[float]
+    ) -> None:
+        """No two starts of a minute are closer than its shortest effective interval."""
+        for minute, one in minutes.items():
+            here = [at for at in begun if OFF_S < at - 60 * minute < 60 - OFF_S]
+            closest = min((after - at for at, after in pairwise(here)), default=math.inf)
+            if closest < one["least_interval"] - OFF_S and here[1:]:
+                self._convict(scope, f"starts {closest:.3f} s apart in minute {minute}, of {one}")
 
     def _check_times(
         self, scope: str, minutes: dict[int, dict[str, float]], begun: list[float]

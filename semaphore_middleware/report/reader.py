@@ -104,7 +104,7 @@ def _operators_pauses(
             begun = None
     if begun is not None:
         at = begun.at or since
-        yield OperatorsPause(at, until - at, begun.by, ended_by=None)
+        yield OperatorsPause(at, max(0.0, until - at), begun.by, ended_by=None)
 
 
 def _read_hours(
