@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from semaphore_middleware.scrapy.crawl import Crawl
 
-logger = logging.getLogger(__name__)
 
 MIDDLEWARE_POSITION = 950
 REPLACED = {
@@ -98,12 +96,6 @@ class SemaphoreAddon:
         for name, (scrapys, ours) in REPLACED.items():
             if _path(settings[name]) == scrapys:
                 _override(settings, name, ours)
-        if settings.getbool("AUTOTHROTTLE_ENABLED"):
-            logger.warning(
-                "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, "
-                "and only in this process. For all nodes together, set 'adaptive' or a 'delay' in "
-                "SEMAPHORE_LIMITS instead."
-            )
         _replace_robotstxt_middleware(settings)
         # For other components that use the server and the node's name, such as a scheduler.
         url = self._crawl.semaphore.url

@@ -70,8 +70,8 @@ def wrong_in(updates: UpdateQueue, is_over: bool) -> Iterator[str]:
     for lease in updates.leases.values():
         counts, held, queue = lease._totals, lease.held, lease._queue
         limits = Counter(one.limit for one in (*held, *queue.permits, *lease._orphans))
-        if lease._limits != dict(limits):
-            yield f"{lease} has {lease._limits}, and its requests name {limits}"
+        if lease.limits.of_requests != dict(limits):
+            yield f"{lease} has {lease.limits.of_requests}, and its requests name {limits}"
         if lease._unstarted != sum(not permit._begun for permit in held):
             yield f"{lease} counts {lease._unstarted} as unstarted"
         if counts.granted - counts.returned != len(held) + lease._pool.permits:

@@ -32,7 +32,10 @@ class Announcer(Emitter, Protocol):
 
     node: str
     """This node's name."""
-    backoff: Backoff
+
+    @property
+    def backoff(self) -> Backoff:
+        """How nodes pause after refusals and failures."""
 
 
 def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from functools import reduce
 from typing import Protocol
 
 from semaphore_middleware.core.failures import Failures
 from semaphore_middleware.core.lease_totals import LeaseTotals
+from semaphore_middleware.core.named_limits import NamedLimits
 from semaphore_middleware.core.notices import (
     Announcer,
     note_loss,
@@ -45,7 +45,7 @@ from semaphore_middleware.core.reuse import Pool, common_window_end
 from semaphore_middleware.core.wait_queue import WaitQueue
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.inspection import Finding
-from semaphore_middleware.model.limits import Limit, strictest
+from semaphore_middleware.model.limits import Limit
 
 SHORT_INTERVAL_S = 0.5
 """If starts are closer together than this, each is reported at once."""
@@ -108,8 +108,7 @@ class ScopeLease:
 
     def __init__(self, scope: str, limit: Limit, node: Node) -> None:
         self.scope = scope
-        self.limit = limit
-        """The strictest limit of the requests that now wait or hold a permit."""
+        self.limits = NamedLimits(limit)
         self.deadline = math.inf
         """When the lease may be over, on the loop's clock; infinite until its first update."""
         self.last_reply: Reply | None = None
@@ -119,7 +118,6 @@ class ScopeLease:
         self.last_success = -math.inf
         """When the newest request known to have succeeded began, on any node."""
         self._node = node
-        self._limits: dict[Limit, int] = {}  # how many requests name each
         # Requests and their permits.
         self._queue = WaitQueue()
         self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
@@ -145,9 +143,7 @@ class ScopeLease:
     def acquire(self, permit: Permit) -> None:
         """Take a permit for a request: a spare one of this node, or one from the server."""
         now = self._node.now()
-        self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
-        if permit.limit != self.limit:  # promise: strictest of a node's requests
-            self.limit = reduce(strictest, self._limits)
+        self.limits.add(permit.limit)
         if self._pool.permits and now < self._pool.until and self._may_reuse(now):
             self._pool.take()
             window_end = min(self._window_end(now), self._pool.until)
@@ -166,17 +162,15 @@ class ScopeLease:
 
     def cancel(self, permit: Permit) -> None:
         """Remove a request that no longer waits for its permit."""
-        self._drop_limit(permit.limit)
+        self.limits.drop(permit.limit)
         self._queue.drop(permit)
         self._request_fewer(self._node.send_now)
 
-    def _drop_limit(self, limit: Limit) -> None:
-        """Forget the limit of one request."""
-        self._limits[limit] -= 1
-        if not self._limits[limit]:
-            del self._limits[limit]  # promise: limit goes with its requests
-            if self._limits:
-                self.limit = reduce(strictest, self._limits)
+    def name_limits(self, limits: Collection[Limit]) -> None:
+        """Set the limits that the node names for all its requests."""
+        self.limits.set_own(limits)
+        if self._queue:
+            self._node.send_soon(self)
 
     def _request_fewer(self, send: Callable[[ScopeLease], None]) -> None:
         """Ask the server for fewer permits. If no request waits any more, the server must neither
@@ -242,7 +236,7 @@ class ScopeLease:
         """Take the permit of a request that is done. The next request reuses it, or it is kept for
         a later one, or returned to the server.
         """
-        self._drop_limit(permit.limit)
+        self.limits.drop(permit.limit)
         del self._held[permit]
         self._unstarted -= not permit._begun
         now = self._node.now()
@@ -266,7 +260,7 @@ class ScopeLease:
         if permit in self._held:  # not lost on the server: the semaphore closes
             self.release(permit)
             return
-        self._drop_limit(permit.limit)
+        self.limits.drop(permit.limit)
         self._orphans.remove(permit)
         if not self._orphans:
             self._node.send_now(self)  # or the node forgets it, if it is empty
@@ -315,7 +309,7 @@ class ScopeLease:
     @property
     def starts_count(self) -> bool:
         """Whether each start must be reported to the server: then no permit is reused."""
-        limit = self.limit
+        limit = self.limits.strictest
         return self._is_reuse_stopped or bool(limit.delay or limit.rate)
 
     def _may_reuse(self, now: float) -> bool:
@@ -420,7 +414,7 @@ class ScopeLease:
         self._feedback.clear()
         return LeaseUpdate(
             scope=self.scope,
-            limit=self.limit,
+            limit=self.limits.strictest,
             lease_id=totals.lease_id,
             seq=totals.seq,
             requested=totals.requested,

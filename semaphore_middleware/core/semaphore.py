@@ -379,6 +379,16 @@ class FairSemaphore:
             + (f": {why}" if why else "")
         )
 
+    def name_limit(self, scope: str, source: object, limit: Limit | None) -> None:
+        """Name a limit of a scope for all requests of this node, in addition to the limits that
+        they name themselves: also for those that wait already.
+
+        It counts, as theirs do, while this node has requests there. Each `source` has one limit of
+        a scope, which a later call replaces, or takes back by None. Does nothing when closed.
+        """
+        if self._session is not None:
+            self._session.updates.name_limit(scope, source, limit)
+
     @property
     def admin(self) -> Operations:
         """The operators' view and actions: an `Admin`, with its own connection, closed with the

@@ -22,6 +22,7 @@ from semaphore_middleware.core.reuse import common_window_end
 from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.link.lease import GRACE, RENEWAL
+from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 
@@ -91,9 +92,8 @@ class UpdateQueue:
         wake: Callable[[], object],
     ) -> None:
         self.node = node
-        self._lease_time = options.lease
+        self._options = options
         self.reuse_window = options.reuse_window
-        self.backoff = options.backoff
         self.emit = observers.emit
         self.now = loop.time
         self._loop = loop  # that of the permits and timers
@@ -102,6 +102,7 @@ class UpdateQueue:
         """By scope, until they are empty and forgotten."""
         self.emptied = asyncio.Event()
         """Set when the last of them is forgotten."""
+        self._own_limits: dict[str, dict[object, Limit]] = {}  # by scope, then by what names them
         self._forgotten_at = -math.inf  # when the last lease was
         self._last_lease_id = 0
         self._due: dict[ScopeLease, None] = {}
@@ -122,7 +123,12 @@ class UpdateQueue:
     @property
     def grace(self) -> float:
         """Seconds from sending an update to the deadline that its reply sets."""
-        return GRACE * self._lease_time
+        return GRACE * self._options.lease
+
+    @property
+    def backoff(self) -> Backoff:
+        """How nodes pause after refusals and failures."""
+        return self._options.backoff
 
     def permits(self) -> Iterator[Permit]:
         """All permits of this node, held or waited for."""
@@ -151,12 +157,26 @@ class UpdateQueue:
         lease = self.leases.get(scope)
         if lease is None:
             lease = self.leases[scope] = ScopeLease(scope, limit, self)
+            if own := self._own_limits.get(scope):
+                lease.name_limits(own.values())  # promise: limits of the node
             if self._renew not in self._timers:
-                self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
+                self._call_at(self.now() + RENEWAL * self._options.lease, self._renew)
         permit = Permit(scope, limit, self._loop, lease, owner, priority, on_wait)
         self._spacing.note_request(permit._requested_at)
         lease.acquire(permit)
         return permit
+
+    def name_limit(self, scope: str, source: object, limit: Limit | None) -> None:
+        """Set the limit that `source` names for this node at a scope; None: it names none."""
+        own = self._own_limits.setdefault(scope, {})
+        if limit is None:
+            own.pop(source, None)
+            if not own:
+                del self._own_limits[scope]
+        else:
+            own[source] = limit
+        if lease := self.leases.get(scope):
+            lease.name_limits(own.values())
 
     def give_all_back(self) -> None:
         """Refuse waiting and later requests with `ClosedError`, and release all permits. A request
@@ -325,7 +345,7 @@ class UpdateQueue:
             # promise: leases are renewed
             self.send_all()
             self.check_server()  # rule 2: check at each renewal
-            self._call_at(self.now() + RENEWAL * self._lease_time, self._renew)
+            self._call_at(self.now() + RENEWAL * self._options.lease, self._renew)
 
     def on_stall(self, seconds: float) -> None:
         """Send everything again after a stall: the renewal thread may have cancelled the

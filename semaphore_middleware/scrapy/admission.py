@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, ScopeNames, Scopes, names_in
@@ -123,6 +123,16 @@ class ScopeUsage:
                 self.waiting += change
 
 
+class ScrapySlot(Protocol):
+    """A slot of Scrapy's downloader."""
+
+    active: set[Request]
+    """The requests in it."""
+
+    def enter(self, request: Request, scopes: Scopes) -> None:
+        """Note a request that asks for permits, with its scopes, until it is no longer active."""
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Admission:
     """One request in the downloader. Only `Admissions` changes its state and its permits."""
@@ -142,6 +152,8 @@ class Admission:
     """While it waits for a slot of CONCURRENT_REQUESTS: done when it gets one. None if it has
     stopped waiting without one.
     """
+    scrapy_slot: ScrapySlot | None = None
+    """Its slot in Scrapy's downloader, once it has asked for permits."""
     needs: frozenset[Admission] = frozenset()
     """Requests it waits for, such as its robots.txt."""
     needed_by: frozenset[Admission] = frozenset()
@@ -344,6 +356,17 @@ class Admissions:
             self._leave_usages(admission)
             self._set_scopes(admission, scopes)
 
+    def enter_slot(self, admission: Admission, slot: ScrapySlot) -> None:
+        """Put a request that asks for permits into its slot in Scrapy's downloader."""
+        if admission.scrapy_slot not in (slot, None):
+            self._leave_scrapy_slot(admission)
+        admission.scrapy_slot = slot
+        slot.enter(admission.request, admission.scopes)
+
+    def _leave_scrapy_slot(self, admission: Admission) -> None:
+        if admission.scrapy_slot is not None:
+            admission.scrapy_slot.active.discard(admission.request)
+
     def _set_scopes(self, admission: Admission, scopes: Scopes) -> None:
         admission.scopes = scopes
         usages = []
@@ -367,6 +390,7 @@ class Admissions:
         if self._by_request.get(admission.request) is admission:
             del self._by_request[admission.request]
         self._leave_usages(admission)
+        self._leave_scrapy_slot(admission)
         for needed in admission.needs:
             needed.needed_by -= {admission}
         for other in admission.needed_by:

@@ -34,6 +34,7 @@ from semaphore_middleware.scrapy.admission import (
     SHARED_KEY,
     Admission,
     Admissions,
+    ScrapySlot,
     State,
 )
 from semaphore_middleware.scrapy.closing import Closing, current_page
@@ -121,6 +122,8 @@ class Downloads:
         """Waits until the semaphore is open, or cannot be opened."""
         self._downloader: Downloader | None = None
         """The downloader wrapped by `wrap_transfers`."""
+        self.slot_of: Callable[[Request], ScrapySlot] | None = None
+        """Finds a request's slot in the add-on's downloader."""
         self.admissions = Admissions(self._scopes, settings.concurrent_requests, engine.wake_soon)
         function = settings.backoff_when
         refusal_check = RefusalCheck(function, crawler) if function else None
@@ -241,6 +244,8 @@ class Downloads:
         request = admission.request
         # Found again, as middlewares may have changed the request.
         self.admissions.update(admission, self._scopes.find_scopes(request))
+        if self.slot_of is not None:
+            self.admissions.enter_slot(admission, self.slot_of(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)
         if scopes.limits:
             await self._opened()

@@ -332,27 +332,6 @@ def wrap_downloads(
     handlers.download_request_async = partial(wrapper, handlers.download_request_async)
 
 
-def open_local_slots(downloader: Downloader, concurrency: int) -> None:
-    """Keep a downloader's own slots from delaying requests. Without jitter, no random number is
-    drawn for each request.
-
-    `per_slot_settings` is not documented.
-    """
-    downloader.per_slot_settings = OpenSlots(concurrency)
-
-
-class OpenSlots(dict[str, Any]):
-    """Settings of slots: the same for each name."""
-
-    def __init__(self, concurrency: int) -> None:
-        super().__init__()
-        self._of_each = {"concurrency": concurrency, "delay": 0.0, "jitter": 0.0}
-
-    def get(self, _name: str, _default: Any = None) -> Any:
-        """The settings of a slot."""
-        return self._of_each
-
-
 def belongs_to_a_command(crawler: Crawler) -> bool:
     """True in `scrapy fetch`, `parse`, `check` and `shell`, which make requests of their own.
 

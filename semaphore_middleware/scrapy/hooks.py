@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any
 
-from scrapy.core.downloader import Downloader
+from scrapy.core.downloader import Downloader, Slot
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 from semaphore_middleware.scrapy.crawl import crawl_of
-from semaphore_middleware.scrapy.engine import (
-    connections_per_host,
-    open_local_slots,
-    pass_over_saturated_scopes,
-)
+from semaphore_middleware.scrapy.engine import connections_per_host, pass_over_saturated_scopes
 from semaphore_middleware.scrapy.scopes import ScopeNames, names_in, queue_key_of
+from semaphore_middleware.scrapy.slots import OpenSlot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +21,6 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
 
-logger = logging.getLogger(__name__)
-
 NO_CONCURRENCY_LIMIT = 1000  # mutant 1000 -> 10000: no limit, as much as before
 """Connections kept to a host if CONCURRENT_REQUESTS sets no limit."""
 
@@ -34,21 +28,20 @@ NO_CONCURRENCY_LIMIT = 1000  # mutant 1000 -> 10000: no limit, as much as before
 class SemaphoreDownloader(Downloader):
     """The add-on's `DOWNLOADER`: requests waiting for permits do not use up CONCURRENT_REQUESTS.
 
-    Its slots delay nothing: they come after the middlewares, so a request waiting there would hold
-    its permit while nothing is on the wire. CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and
-    DOWNLOAD_SLOTS hold for all nodes together, by the permits.
+    CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY, DOWNLOAD_SLOTS and AutoThrottle hold for all
+    nodes together, by the permits, and its own slots hold up nothing (see `OpenSlot`).
     """
 
     def __init__(self, crawler: Crawler) -> None:
         crawl = crawl_of(crawler)
         self._downloads = crawl.downloads
+        self._name_limit = crawl.semaphore.name_limit
         at_once = crawl.settings.concurrent_requests or NO_CONCURRENCY_LIMIT
         largest = max(crawl.settings.limits.largest, at_once)
         with connections_per_host(crawler, largest):
             super().__init__(crawler)
-        open_local_slots(self, largest)
         self._downloads.wrap_transfers(self)
-        self._has_warned = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")  # by the add-on
+        self._downloads.slot_of = self._slot_of
 
     def fetch(
         self,
@@ -56,25 +49,28 @@ class SemaphoreDownloader(Downloader):
         spider: Spider | None = None,  # noqa: ARG002 - older classes derived from Scrapy's give it
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader middlewares and download it."""
-        if not self._has_warned:
-            self._warn_of_changed_slot(self.get_slot_key(request))
         return self._downloads.fetch(super().fetch, request)
 
-    def _warn_of_changed_slot(self, key: str) -> None:
-        """Warn if a slot was changed: ours have no delay, and room for every permit."""
-        slot = self.slots.get(key)
-        if slot is None or not (slot.delay or slot.concurrency < self.domain_concurrency):
-            return
-        self._has_warned = True
-        logger.warning(
-            "downloader.slots[%r] has been changed (delay %s, concurrency %s): it only holds up "
-            "requests that have their permits already, and only in this process. For all nodes "
-            "together, set 'delay' or 'concurrency' in SEMAPHORE_LIMITS, or with 'scrapy semaphore "
-            "limit' while crawls run.",
-            key,
-            slot.delay,
-            slot.concurrency,
-        )
+    def _slot_of(self, request: Request) -> OpenSlot:
+        _, slot = self._get_slot(request)
+        assert isinstance(slot, OpenSlot), "as `_get_slot` makes it"
+        return slot
+
+    def _get_slot(
+        self,
+        request: Request,
+        spider: Spider | None = None,  # noqa: ARG002 - as in `fetch`
+    ) -> tuple[str, Slot]:
+        """The name of a request's slot, and the slot: Scrapy's, opened. No public method makes it.
+
+        Scrapy gives it the delay of the settings, or AutoThrottle's start delay.
+        """
+        key, slot = super()._get_slot(request)
+        if not isinstance(slot, OpenSlot):
+            of_settings = self.settings.getfloat("DOWNLOAD_DELAY")
+            delay = self.per_slot_settings.get(key, {}).get("delay", of_settings)
+            slot = self.slots[key] = OpenSlot(slot, delay, self._name_limit)
+        return key, slot
 
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.

@@ -130,11 +130,6 @@ def test_other_components_find_the_embedded_server_beside_settings_of_scrapy_red
         assert settings["REDIS_URL"] is None, "the project's own is another one"
 
 
-async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog: Log) -> None:
-    await Crawl(server, Request(site.url("/page/")), AUTOTHROTTLE_ENABLED=True).gave_back(1, site)
-    assert "AUTOTHROTTLE_ENABLED: " in caplog.text
-
-
 DOWNLOADERS = {  # the setting, and the class that is used
     "scrapy.core.downloader.Downloader": "SemaphoreDownloader",
     f"{__name__}.DerivedDownloader": "DerivedDownloader",
@@ -201,25 +196,6 @@ async def test_a_slot_of_the_user_s_is_said_to_have_no_effect(
     said = [message for message in caplog.messages if "download_slot" in message]
     assert len(said) == 1
     assert "meta['download_slot'] = 'mine' has no effect" in said[0]
-
-
-@pytest.mark.parametrize("changed", [{"delay": 0.01}, {"concurrency": 1}])
-async def test_a_slot_that_somebody_changes_is_said_once_to_be_of_this_process_alone(
-    server: RedisServer, site: Site, caplog: Log, changed: dict[str, Any]
-) -> None:
-    async def changes(_: Response) -> Any:
-        for slot in crawl.crawler.engine.downloader.slots.values():
-            for name, value in changed.items():
-                setattr(slot, name, value)
-        for number in range(2):
-            yield Request(site.url(f"/page/{number}"), priority=-number)
-
-    crawl = Crawl(server, Request(site.url("/page/"), callback=changes))
-    await crawl.finished()
-    assert len(site.arrivals) == 3
-    [said] = [message for message in caplog.messages if "downloader.slots" in message]
-    assert "downloader.slots['127.0.0.1'] has been changed (delay 0" in said
-    assert "SEMAPHORE_LIMITS" in said
 
 
 class Persons(Visits):

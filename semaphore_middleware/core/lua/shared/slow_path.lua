@@ -73,6 +73,9 @@ local function apply_update(scope, update)
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - 1000 * update.held_age, NOW - 1000 * update.wait_age
+  -- A node's delay may follow the site's latency: if it was the longest, find the longest one now.
+  -- promise: shorter delay
+  if own.delay == scope.delay and update.delay < own.delay then scope.due = NOW end
   @own.(limit) = @update.(limit)
   return @status(ok)
 end
