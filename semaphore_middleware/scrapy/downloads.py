@@ -39,6 +39,11 @@ from semaphore_middleware.scrapy.admission import (
 )
 from semaphore_middleware.scrapy.closing import Closing, current_page
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
+from semaphore_middleware.scrapy.download_errors import (
+    error_number,
+    is_of_proxy,
+    is_without_response,
+)
 from semaphore_middleware.scrapy.engine import Engine, SpiderClosingError, wrap_downloads
 from semaphore_middleware.scrapy.network import Network
 from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
@@ -46,9 +51,6 @@ from semaphore_middleware.scrapy.responses import (
     RefusalCheck,
     RequestRefused,
     ResponseClassifier,
-    error_number,
-    is_of_proxy,
-    is_without_response,
     record_proxy_refusal,
 )
 from semaphore_middleware.scrapy.retries import GIVEN_UP, Retries, forget_refusals

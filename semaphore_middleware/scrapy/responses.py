@@ -10,9 +10,7 @@ proxy; all of the site if it names a time, or if another proxy is refused, too.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +19,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from scrapy import Request
-from scrapy.core.downloader.handlers.http11 import TunnelError
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
-from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.core.permit import Permit, PermitSet
@@ -41,6 +37,7 @@ from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import MAX_STATUS, teaches_interval
 from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
+from semaphore_middleware.scrapy.download_errors import PROXY_REFUSES
 from semaphore_middleware.scrapy.forbidden import ForbiddenShares
 from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
@@ -49,11 +46,6 @@ from semaphore_middleware.scrapy.retries import (
     refusals_of,
 )
 from semaphore_middleware.scrapy.scopes import host_of
-from semaphore_middleware.scrapy.versions import (
-    CannotResolveHostError,
-    DownloadConnectionRefusedError,
-    DownloadTimeoutError,
-)
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -64,19 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_RESPONSE = (
-    DownloadTimeoutError,
-    DownloadConnectionRefusedError,
-    CannotResolveHostError,
-    ConnectError,
-    TimeoutError,
-    ConnectionRefusedError,
-    socket.gaierror,
-)
-"""Errors of an overloaded or unreachable site."""
-NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
-PROXY_REFUSES = 407
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,28 +277,6 @@ def _permit_of_proxy(permits: PermitSet) -> Permit | None:
 def _refuse_proxy(permit: Permit, request: Request) -> None:
     text = _refusal_text(request, PROXY_REFUSES, None)
     permit.refused(0.0, text, PROXY_REFUSES, is_metered=False)
-
-
-def is_without_response(error: BaseException) -> bool:
-    """True if this error means that the site did not respond."""
-    if isinstance(error, ConnectBindError):
-        return False
-    return isinstance(error, NO_RESPONSE) or error_number(error) in NO_ROUTE
-
-
-def is_of_proxy(error: BaseException) -> bool:
-    """True if this error means that a proxy opens no tunnel for us: it has answered 407."""
-    return isinstance(error, TunnelError) and f"'status': {PROXY_REFUSES}," in str(error)
-
-
-def error_number(error: BaseException | None) -> int | None:
-    """The system's number of the error that this one comes from, if there is one."""
-    while error is not None:
-        number = getattr(error, "osError", None) or getattr(error, "errno", None)
-        if isinstance(number, int):
-            return number
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:

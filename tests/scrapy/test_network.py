@@ -13,8 +13,8 @@ from scrapy.http import Response
 from twisted.internet.error import getConnectError
 
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.scrapy.download_errors import error_number
 from semaphore_middleware.scrapy.network import IN_A_ROW, SITES, Network, NetworkLost
-from semaphore_middleware.scrapy.responses import error_number
 from tests.support.crawls import Crawl, Log, Patch
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port

@@ -25,11 +25,11 @@ from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.limits import Limit, parse_limits
 from semaphore_middleware.scrapy.admission import Admission, Admissions
+from semaphore_middleware.scrapy.download_errors import is_without_response
 from semaphore_middleware.scrapy.refused_proxies import RefusedProxies
 from semaphore_middleware.scrapy.responses import (
     RefusalCheck,
     ResponseClassifier,
-    is_without_response,
 )
 from semaphore_middleware.scrapy.retries import (
     REFUSALS_KEY,
