@@ -65,9 +65,10 @@ class SemaphoreMiddleware:
     def process_exception(
         self,
         request: Request,
-        exception: Exception,  # noqa: ARG002
+        exception: Exception,
     ) -> Request | None:
         """Give the permits back, unless the transfer is still under way. Returns a copy of the
-        request for a later retry if no site responds to this node.
+        request for a later retry if no site responds to this node, or if its site has refused the
+        request by closing the connection.
         """
-        return self._downloads.end_failed(request)
+        return self._downloads.end_failed(request, exception)

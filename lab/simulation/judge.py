@@ -260,7 +260,8 @@ class Judge(Timeline):
         permit = request.permits.site_permit
         assert permit is not None
         site = permit.scope
-        if request.job.outcome == "failed":
+        is_failed = request.job.outcome.startswith(("failed", "closed"))
+        if is_failed:
             self.failures[site] += 1
         if request.job.outcome == "refused":
             began_at = permit.granted_at - request.node.clock_ahead
@@ -270,7 +271,7 @@ class Judge(Timeline):
                 self.refused_at[site] = self.world.now
         if request.job.asks_pause:
             self.paused_at[site] = self.world.now
-        if request.job.outcome in ("refused", "failed") or request.job.asks_pause:
+        if request.job.outcome == "refused" or is_failed or request.job.asks_pause:
             self.harmed_at[site] = self.world.now
 
     # Intervals ----------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ class Job:
     timeout: float | None = None
     cancel_after: float | None = None
     priority: int = 0
-    outcome: str = "good"  # or: error, refused, failed, unused
+    outcome: str = "good"  # or: error, refused, failed, closed, closed idle, unused
+    page: str = ""  # empty: another one each time
     asks_pause: float = 0.0  # as in Retry-After
     slow_end: float = 0.0  # from its permit's loss to the transfer's end
 
@@ -77,6 +78,7 @@ class Plan:
     jobs: Mapping[int, str] = field(default_factory=dict)  # of nodes
     machines: Mapping[int, int] = field(default_factory=dict)  # of nodes that share one
     site: Callable[[], Site] | None = None  # what answers in place of each job's outcome
+    closes: bool = False  # the site, in place of refusing
     down_after: Mapping[int, float] = field(default_factory=dict)  # of some nodes
     lingers: bool = False  # nodes stay for a while when they have nothing to do any more
 
@@ -173,7 +175,10 @@ def plan_for(seed: int) -> Plan:
     random = Random(seed)
     storms = [partial(_storm, theme) for theme in THEMES]
     kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _paced, _crowd, _days]
-    others = Random(f"{seed} sick")  # as below
+    closed = Random(f"{seed} closed")  # as below
+    if closed.random() < 0.02:
+        return _closing(seed, closed)
+    others = Random(f"{seed} sick")
     if others.random() < 0.02:  # feature: unresponsive
         return _sick(seed, others)
     if others.random() < 0.01:  # feature: blocked
@@ -366,7 +371,9 @@ def _shared(seed: int, random: Random) -> Plan:
     )
 
 
-def _sick(seed: int, random: Random) -> Plan:  # feature: unresponsive
+def _sick(  # feature: unresponsive
+    seed: int, random: Random, outcome: str = "failed"
+) -> Plan:
     """Nodes whose own network is broken, so that their requests to a healthy site fail in moments;
     and mostly one that is well, and that may come later than they do.
     """
@@ -376,7 +383,7 @@ def _sick(seed: int, random: Random) -> Plan:  # feature: unresponsive
     is_late = random.random() < 0.5 and (sick == 1 or is_one_machine)
     limit = random.choice((2, 4, 8))
     workers = [
-        Worker(node, (Job(("a.com",), 0.005, 0.05, outcome="failed"),) * 3000)
+        Worker(node, (Job(("a.com",), 0.005, 0.05, outcome=outcome),) * 3000)
         for node in range(sick)
         for _ in range(random.choice((1, 3, limit + 1)))
     ]
@@ -435,6 +442,43 @@ def _metered(seed: int, random: Random) -> Plan:  # feature: learned_interval
         limits={"a.com": limit},
         workers=tuple(Worker(n, pages) for n in range(nodes) for _ in range(limit.concurrency + 1)),
         site=partial(Meter, ((0.0, before), (RATE_CHANGES_S, after)), burst),
+    )
+
+
+def _closing(seed: int, random: Random) -> Plan:
+    """Connections that are closed without a response: by a site that meters starts, or to all; by
+    networks of nodes; for one page; or because they were idle.
+    """
+    worlds = [
+        _closing_some,
+        lambda *of: replace(_metered(*of), closes=True),  # feature: learned_interval
+        partial(_sick, outcome="closed"),  # feature: unresponsive
+    ]
+    return random.choice(worlds)(seed, random)
+
+
+def _closing_some(seed: int, random: Random) -> Plan:
+    """A site that is well, and closes connections for one page, or after they were idle."""
+    nodes = random.choice((1, 2, 3))
+    limit = Limit(random.choice((2, 4, 8)))
+    page = Job(("a.com",), random.choice((0.05, 0.2)), 0.0)
+    closed = random.choice(
+        (
+            (replace(page, hold=0.02, pause=0.3, outcome="closed", page="the same"),),
+            (replace(page, pause=0.3), replace(page, hold=0.02, outcome="closed idle")),
+        )
+    )
+    return Plan(
+        seed,
+        "closing",
+        lease=3.0,
+        reuse_window=random.choice((0.0, 0.1)),
+        nodes=nodes,
+        limits={"a.com": limit},
+        workers=(
+            *(Worker(node, closed * 1000) for node in range(nodes)),
+            *(Worker(n, (page,) * 5000) for n in range(nodes) for _ in range(limit.concurrency)),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -252,7 +253,7 @@ class Node:
             await self._transfer(request)
 
     async def _transfer(self, request: Request) -> None:
-        job, permits, judge = request.job, request.permits, self._judge
+        job, permits, judge, plan = request.job, request.permits, self._judge, self._run.plan
         assert permits is not None
         try:
             with permits.until_lost():
@@ -266,7 +267,8 @@ class Node:
                     self._run.site
                     and (pause := self._run.site.refuses(began_at - BEGIN_S)) is not None
                 ):
-                    job = replace(job, outcome="refused", asks_pause=pause)
+                    outcome = "closed" if plan.closes else "refused"
+                    job = replace(job, outcome=outcome, asks_pause=pause)
                     request.job = job = replace(job, hold=min(job.hold, REFUSAL_S))
                 try:
                     await asyncio.sleep(job.hold)
@@ -292,6 +294,10 @@ class Node:
             self._run.history.on_refused(permit.scope)  # feature: report
         elif job.outcome == "failed":
             permit.failed()
+        elif job.outcome.startswith("closed"):
+            page = job.page or str(next(self._run.pages))
+            if permit.closed(page, may_be_idle=job.outcome == "closed idle"):
+                self._run.history.on_refused(permit.scope)  # feature: report
         else:
             latency = None if job.outcome == "error" else job.hold
             permit.answered(latency, job.asks_pause if latency is None else 0.0)
@@ -322,6 +328,7 @@ class Run:
         if plan.is_evicting:
             self.server.set_evicting()
         self.site = plan.site() if plan.site else None
+        self.pages = count()
         self.nodes: list[Node] = []
         self.workers = [_Worker(one.node, list(one.jobs)) for one in plan.workers]
         self._tasks: list[tuple[Node, asyncio.Task[Any]]] = []
@@ -558,6 +565,16 @@ class Run:
         most = 2 * JUDGED_S / BACKOFF.most + plan.nodes  # a pause is shortened by up to half
         if (max(tries.values()) if is_well else sum(tries.values())) > most:
             judge.violate(f"SICK: a site that does not respond was tried {tries} times")
+
+    def _judge_closing(self) -> None:
+        """Nobody pauses: the site's permits are used all the time."""
+        judge, limit = self.judge, self.plan.limits["a.com"].concurrency
+        self.world.run(BEGIN_S + self.plan.lease + 1.0)
+        judge.held_s.clear()
+        self.world.run(self.world.now + JUDGED_S)
+        used = sum(judge.held_s.values()) / (limit * JUDGED_S)
+        if used < LEAST_USED or judge.failed_at_once:
+            judge.violate(f"CLOSING: {used:.0%} of the permits were used")
 
     def _judge_blocked(self) -> None:  # feature: blocked
         """A blocking site is found after a time, tried once a pause, and forgotten when it has

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from semaphore_middleware.core.closings import Closings
 from semaphore_middleware.model.feedback import Backoff
 
 IN_A_ROW = 3
@@ -27,15 +28,27 @@ class Failures:
     """The end of this node's own pause; infinite until the server has replied whether other nodes
     fail, too.
     """
+    closings: Closings = field(default_factory=Closings)
+    """Those that were connections closed by the site, and whether these may be refusals."""
     _pause: float = 0.0  # the length of the last one in seconds
 
     @property
     def are_many(self) -> bool:
-        """Whether there are so many that this node makes one request at a time."""
+        """Whether there are so many that this node pauses, unless others fail, too."""
         return self.in_a_row >= IN_A_ROW
 
+    @property
+    def are_limiting(self) -> bool:
+        """Whether this node makes one request at a time, or none."""
+        return self.are_many or self.closings.awaits_answer
+
+    @property
+    def last_at(self) -> float:
+        """When the last request failed, or found its connection closed."""
+        return max(self.failed_at, self.closings.closed_at)
+
     def may_hold(self, now: float) -> int:
-        """How many permits this node may hold after many failures."""
+        """How many permits this node may hold while they are limiting it."""
         return 0 if now < self.until else 1  # rule 24: one request at a time
 
     def note(self, began_at: float, now: float) -> None:
@@ -46,6 +59,12 @@ class Failures:
         self.in_a_row += 1
         if self.are_many and began_at >= self.until:
             self.until = math.inf
+
+    def end(self) -> None:
+        """Note that a request has got a response."""
+        if self.in_a_row:
+            self.in_a_row, self.failed_at = 0, -math.inf
+            self.end_pause()
 
     @property
     def is_in_question(self) -> bool:

@@ -13,6 +13,8 @@ from threading import get_ident
 from types import TracebackType
 from typing import Protocol, Self
 
+from semaphore_middleware.core.closings import Closing
+from semaphore_middleware.core.failures import Failures
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.hosts import kind_of, site_index
@@ -39,6 +41,8 @@ class Lease(Protocol):
     """
     last_success: float
     """When the newest request known to have succeeded began, on any node."""
+    failures: Failures
+    """This node's requests there without a response."""
 
     @property
     def refuses_pages(self) -> bool:
@@ -214,6 +218,7 @@ class Permit:
         does not count (errors often come sooner than pages). No node gets a permit of this scope
         for `retry_after` seconds, at most the semaphore's `backoff.most`.
         """
+        self._lease.failures.closings.note_answer(self.granted_at)
         self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
     def refused(
@@ -235,6 +240,7 @@ class Permit:
         interval between starts, learned from how many the site answers. If the site has named a
         quota, it begins at `quota_interval` seconds, and is not longer.
         """
+        self._lease.failures.closings.note_answer(self.granted_at)
         self._outcome = Feedback(
             refused=True,
             retry_after=max(0.0, retry_after),
@@ -252,6 +258,27 @@ class Permit:
         others fail at once with `HostDownError`.
         """
         self._outcome = Feedback(failed=True)
+
+    def closed(
+        self, page: str, what: str = "closed a connection", may_be_idle: bool = False
+    ) -> bool:
+        """Report that the site closed the connection before any part of a response. Call it before
+        `release`. Returns True if the site refuses requests this way: then this counts as
+        `refused`. Otherwise it counts as `failed`, or for nothing.
+
+        It refuses if it has closed connections for three different pages, and has answered requests
+        of this node in between. Connections closed at the same moment count once, and those for a
+        page that is closed again, though others are answered, do not count. Neither do those that
+        may have been idle before the request (`may_be_idle`), unless one was closed since the last
+        answer. `page` identifies what was requested; `what` the site did is logged.
+        """
+        closing = self._lease.failures.closings.note(
+            page, self.granted_at, self._loop.time(), may_be_idle
+        )
+        is_refusal = closing is Closing.REFUSAL
+        if closing is not Closing.NOTHING:
+            self._outcome = Feedback(refused=is_refusal, failed=not is_refusal, what=what)
+        return is_refusal
 
     def received(self, status: int, size: int) -> None:
         """Report the request's response to observers: its status (0: there was none), and

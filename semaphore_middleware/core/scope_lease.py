@@ -117,6 +117,7 @@ class ScopeLease:
         """Whether the site had no permit to spare at that reply."""
         self.last_success = -math.inf
         """When the newest request known to have succeeded began, on any node."""
+        self.failures = Failures()
         self._node = node
         # Requests and their permits.
         self._queue = WaitQueue()
@@ -131,7 +132,6 @@ class ScopeLease:
         # What forbids reuse.
         self._is_closing = False
         self._is_reuse_stopped = False  # by the last reply, or since then
-        self._failures = Failures()
         self._pause = 0, 0.0  # the site's last: begin, on the server's clock; length
 
     def __repr__(self) -> str:
@@ -273,9 +273,9 @@ class ScopeLease:
         if outcome.latency is not None:
             self.last_success = max(self.last_success, permit.granted_at)
         if outcome.failed:
-            self._failures.note(permit.granted_at, self._node.now())
-        elif self._failures.in_a_row:
-            self._failures = Failures()
+            self.failures.note(permit.granted_at, self._node.now())
+        else:
+            self.failures.end()
         if outcome.refused:
             self._node.emit(RefusalReported, self.scope)
             # A request with a permit of this scope may get its other ones before the server
@@ -314,7 +314,7 @@ class ScopeLease:
 
     def _may_reuse(self, now: float) -> bool:
         """Whether a permit may go from one request to the next."""
-        is_free = not (self.starts_count or self._is_closing or self._failures.are_many)
+        is_free = not (self.starts_count or self._is_closing or self.failures.are_limiting)
         # rule 18: nothing after the deadline
         return is_free and (now < self.deadline or not self.is_expired(now))
 
@@ -402,9 +402,9 @@ class ScopeLease:
     def _eligible(self, now: float) -> int:
         """How many of the waiting requests may get a permit now, after this node's own failures."""
         waiting = len(self._queue)
-        if not self._failures.are_many:
+        if not self.failures.are_limiting:
             return waiting
-        return min(waiting, max(0, self._failures.may_hold(now) - len(self._held)))
+        return min(waiting, max(0, self.failures.may_hold(now) - len(self._held)))
 
     def _update(self, now: float) -> LeaseUpdate:
         totals = self._totals
@@ -512,7 +512,7 @@ class ScopeLease:
 
     def _apply_own_failures(self, reply: Reply, now: float) -> None:
         """After failures, pause with all other nodes if the site responds to none; or alone."""
-        failures, feedback = self._failures, reply.update.feedback
+        failures, feedback = self.failures, reply.update.feedback
         if not failures.are_many:
             return
         if any(finding.explains_failures for finding in reply.findings):
@@ -615,7 +615,7 @@ class ScopeLease:
         self._feedback.clear()
         self._unanswered.clear()
         self._queue.ask_anew()
-        self._failures.end_question()
+        self.failures.end_question()
         self.deadline = math.inf
 
     def _request_again(self) -> None:
@@ -668,7 +668,5 @@ class ScopeLease:
         """Whether it is empty, and has no failures to remember."""
         if not self.is_empty:
             return False
-        failures = self._failures
-        if self._is_closing or not failures.in_a_row:
-            return True
-        return self._node.now() >= failures.failed_at + self._node.backoff.most
+        remembered_until = self.failures.last_at + self._node.backoff.most
+        return self._is_closing or self._node.now() >= remembered_until

@@ -50,8 +50,13 @@ class Feedback:
     """True if the site may have refused because of too many requests: that is not an error."""
     quota_interval: float = 0.0
     """Seconds between requests by the quota that the site names; 0: none."""
-    what: str = "refused a request"
-    """The refusal in words, for the log of this node."""
+    what: str = ""
+    """The refusal or failure in words, for the log of this node."""
+
+    @property
+    def cause(self) -> str:
+        """The refusal or failure in words, in any case."""
+        return self.what or ("refused a request" if self.refused else "did not respond")
 
     def __post_init__(self) -> None:
         # Otherwise a bad value would be found only in the call that reports it.
@@ -128,7 +133,7 @@ class FeedbackSummary:
         known = list(items)
         good = [(feedback, age) for feedback, age in known if feedback.latency is not None]
         bad = [(feedback, age) for feedback, age in known if feedback.refused or feedback.failed]
-        causes = [feedback.what if feedback.refused else "did not respond" for feedback, _ in bad]
+        causes = [feedback.cause for feedback, _ in bad]
         logarithms = [math.log(max(1.0, 1000 * (f.latency or 0.0))) for f, _ in good]
         return cls(
             good=len(good),

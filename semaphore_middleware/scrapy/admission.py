@@ -168,6 +168,8 @@ class Admission:
     """It was refused, and the next middlewares and the spider decide about a retry."""
     is_nodes_fault: bool = False
     """It got no response, as no site responds to this node."""
+    has_headers: bool = False
+    """It has got the headers of a response."""
     has_fetch: bool = True
     """False if its `fetch` does not call `leave_fetch`: it was cancelled, or began before the
     downloader was wrapped.

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ReferenceType, ref
 
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
+from scrapy.utils.response import response_status_message
 from twisted.python.failure import Failure
 
 from semaphore_middleware.core.permit import PermitSet
@@ -41,6 +43,7 @@ from semaphore_middleware.scrapy.closing import Closing, current_page
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.download_errors import (
     error_number,
+    is_closing,
     is_of_proxy,
     is_without_response,
 )
@@ -134,9 +137,10 @@ class Downloads:
         self._responses = ResponseClassifier(
             settings.backoff_codes, refusal_check, self._retries, proxies
         )
-        self._network = Network(settings.backoff, semaphore.emit)
+        self._network = Network(settings.backoff, semaphore.emit, self._probe, str(crawler.settings["USER_AGENT"]))
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         crawler.signals.connect(self._robots_parsed, robots_parsed)
+        crawler.signals.connect(self._headers_received, signals.headers_received)
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self.closing = Closing(self.admissions, semaphore)
         self._has_warned_of_slot = False
@@ -316,6 +320,7 @@ class Downloads:
         permits.begin()
         self.admissions.move(admission, ON_THE_WIRE)
         admission.task = asyncio.current_task()
+        admission.has_headers = False
         ending = OVER
         needs_network = bool(host_of(request))
         is_try = needs_network and self._network.begin()
@@ -360,15 +365,34 @@ class Downloads:
         """Record that a site has not responded, unless no site responds to this node. Through a
         proxy, which may be at fault, record only refusals by the proxy itself.
         """
-        request = admission.request
+        request, site = admission.request, permits.site_permit
         if is_of_proxy(error):
             record_proxy_refusal(permits, request)
-        if request.meta.get("proxy") or not is_without_response(error):
+        is_closed = not admission.has_headers and is_closing(error, request)
+        if request.meta.get("proxy") or not (is_closed or is_without_response(error)):
             return
-        if await self._network.failed(request, error_number(error), is_try):
+        if await self._network.failed(request, error_number(error), is_try, is_closed):
             admission.is_nodes_fault = True
-        elif permits.site_permit is not None:
-            permits.site_permit.failed()
+        elif is_closed and site is not None:
+            if self._responses.record_closing(site, admission):
+                self._semaphore.emit(RequestRefused)
+        elif site is not None:
+            site.failed()
+
+    def _headers_received(self, request: Request) -> None:
+        if admission := self.admissions.admission_of(request):
+            admission.has_headers = True
+
+    @asynccontextmanager
+    async def _probe(self, request: Request) -> AsyncIterator[None]:
+        """Hold the permits of a request by which this node tests its network."""
+        limits = self._crawl_delays.apply(self._scopes.find_scopes(request), request).limits
+        permits = await self._semaphore.acquire_all(limits) if limits else NO_PERMITS
+        try:
+            permits.begin()
+            yield
+        finally:
+            permits.release()
 
     def give_back(self, request: Request) -> Admission | None:
         """End a request, unless it is still on the wire, as a cancelled one may be, or keeps its
@@ -379,16 +403,19 @@ class Downloads:
             self.admissions.move(admission, OVER)
         return admission
 
-    def end_failed(self, request: Request) -> Request | None:
-        """End a request without a response. If that was this node's fault, returns a copy of the
-        request for a later retry, which does not count as one of Scrapy's.
+    def end_failed(self, request: Request, error: Exception) -> Request | None:
+        """End a request without a response. If that was this node's fault, or a refusal, returns a
+        copy of the request for a later retry, which does not count as one of Scrapy's.
         """
-        admission = self.give_back(request)
-        if admission is None or not admission.is_nodes_fault or not self._is_retry_enabled:
+        admission, spider = self.give_back(request), self._crawler.spider
+        if admission is None or spider is None or not self._is_retry_enabled:
             return None
         if request.meta.get("dont_retry") or self.closing.has_begun:
             return None
-        return _copy_for_scheduler(request)
+        if admission.is_nodes_fault:
+            return _copy_for_scheduler(request)
+        is_refused = admission.retries_most is not None
+        return self._retries.make(admission, error, spider) if is_refused else None
 
     def end(self, request: Request, response: Response) -> Response | Request:
         """End a request by its response. Returns a copy of the request for a later retry if the
@@ -398,7 +425,8 @@ class Downloads:
         spider = self._crawler.spider
         if not self._is_retry_enabled or spider is None or admission is None:
             return response
-        retry = self._retries.make(admission, response, spider)
+        reason = response_status_message(response.status)
+        retry = self._retries.make(admission, reason, spider)
         if retry is None:
             return response
         # The response goes to no other middleware, so these two get it here.

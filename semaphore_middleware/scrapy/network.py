@@ -6,14 +6,15 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import starmap
+from urllib.parse import ParseResult
 
 from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 
+from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
@@ -33,6 +34,13 @@ them accepts, the network is not lost.
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_INTERVAL_S = 30.0
 """The time until the node connects to them again, unless a site responds, or one of them fails."""
+HEAD = """\
+HEAD /robots.txt HTTP/1.1\r
+Host: {host}\r
+User-Agent: {user_agent}\r
+Connection: close\r
+\r
+"""
 NO_NETWORK = {errno.ENETUNREACH, errno.ENETDOWN}
 
 
@@ -47,7 +55,9 @@ class Network:
     """Notices that no site responds, and then counts no failures of sites: the cause is this node.
 
     If many sites in a row did not respond, the node connects to those that responded last: if one
-    accepts, the silent ones are dead. Otherwise the node makes one request at a time, at growing
+    accepts, the silent ones are dead. If any of these closed the connection, the node's own network
+    may close all: then one of the others must respond, to a HEAD request for its robots.txt.
+    Otherwise the node makes one request at a time, at growing
     intervals, until one gets a response or such a connection. So an outage costs a few attempts,
     and no page. A node without any response yet, except through a proxy, cannot distinguish these
     cases: it also makes one request at a time, but their failures count. Times are on the loop's
@@ -58,15 +68,21 @@ class Network:
         self,
         backoff: Backoff,
         emit: Callable[[type[NetworkLost]], object],
+        probe: Callable[[Request], AbstractAsyncContextManager[None]],
+        user_agent: str,
     ) -> None:
         self._backoff = backoff
         self._emit = emit
+        self._probe = probe
+        """Holds the permits of a request of this object's own."""
+        self._user_agent = user_agent
         self.is_lost = False
         """True while no site responds to this node."""
-        self._reachable: dict[str, tuple[str, int]] = {}
-        """Hosts and ports, by registered domain, the one that responded last at the end."""
+        self._reachable: dict[str, ParseResult] = {}
+        """URLs, by registered domain, the one that responded last at the end."""
         self._responses = 0
         self._silent: set[str] = set()  # registered domains of hosts, since the last response
+        self._has_closed = False  # one of them closed a connection
         self._without_network = 0  # requests, since then
         self._pause = 0.0  # after the next try
         self._next_try = 0.0
@@ -119,15 +135,21 @@ class Network:
         if not self._silent:
             return
         self._silent.clear()
+        self._has_closed = False
         self._without_network = 0
         self._next_check = 0.0
         self._recover()
 
-    async def failed(self, request: Request, error_number: int | None, is_try: bool) -> bool:
-        """Record a request without a response. True if this node is at fault, not the site."""
+    async def failed(
+        self, request: Request, error_number: int | None, is_try: bool, is_closed: bool = False
+    ) -> bool:
+        """Record a request without a response; or whose connection was closed, if `is_closed`. True
+        if this node is at fault, not the site.
+        """
         was_lost = self.is_lost
         site = self._domain_of(host_of(request))
         self._silent.add(site)
+        self._has_closed |= is_closed
         self._without_network += error_number in NO_NETWORK
         checks = self._checks
         async with self._connecting:
@@ -146,12 +168,12 @@ class Network:
         return is_silent and is_due
 
     async def _check(self) -> None:
-        """Connect to the sites that responded last. The network is lost if none of them accepts,
-        and no site responds meanwhile.
+        """Test whether one of the sites that responded last can be reached. The network is lost if
+        none can, and no site responds meanwhile.
         """
         responses = self._responses
-        accepts = await asyncio.gather(*starmap(_accepts, self._reachable.values()))
-        if any(accepts):
+        test = self._responds if self._has_closed else _accepts
+        if any(await asyncio.gather(*map(test, self._reachable.values()))):
             self._next_check = asyncio.get_running_loop().time() + CONNECT_INTERVAL_S
             self._recover()
         elif self._responses > responses:
@@ -167,9 +189,24 @@ class Network:
         if url.hostname and url.scheme in DEFAULT_PORTS:
             site = self._domain_of(host_of(request))
             self._reachable.pop(site, None)
-            self._reachable[site] = url.hostname, url.port or DEFAULT_PORTS[url.scheme]
+            self._reachable[site] = url
             if len(self._reachable) > REACHABLE:
                 del self._reachable[next(iter(self._reachable))]
+
+    async def _responds(self, url: ParseResult) -> bool:
+        """True if a site responds to a HEAD request for its robots.txt."""
+        request = Request(f"{url.scheme}://{url.netloc}/robots.txt", method="HEAD")
+        with suppress(OSError, UnicodeError, SemaphoreError):  # a TimeoutError, too
+            async with asyncio.timeout(CONNECT_TIMEOUT_S), self._probe(request):
+                reader, writer = await _connect(url, is_tls=url.scheme == "https")
+                try:
+                    host = url.netloc.rpartition("@")[2]
+                    head = HEAD.format(host=host, user_agent=self._user_agent)
+                    writer.write(head.encode("latin-1", "replace"))
+                    return bool(await reader.read(1))
+                finally:
+                    writer.close()
+        return False
 
     def _lose(self) -> None:
         self.is_lost = True
@@ -202,12 +239,20 @@ class Network:
         self._changed = asyncio.Event()
 
 
-async def _accepts(host: str, port: int) -> bool:
+async def _accepts(url: ParseResult) -> bool:
     """True if a host accepts a connection."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port, happy_eyeballs_delay=0.25)
+            _, writer = await _connect(url)
     except (OSError, UnicodeError):  # a TimeoutError, too; a name that the system cannot look up
         return False
     writer.close()
     return True
+
+
+async def _connect(
+    url: ParseResult, is_tls: bool = False
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = url.port or DEFAULT_PORTS[url.scheme]
+    tls = is_tls or None
+    return await asyncio.open_connection(url.hostname, port, happy_eyeballs_delay=0.25, ssl=tls)

@@ -1,10 +1,11 @@
 """From a response to feedback on its permit.
 
-A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, or a verdict of the user's
-`SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site; where the site is known to refuse some pages,
-however many requests there are, a page's second refusal concerns the page alone. Only 5xx, except
-509, teach no interval. Through a proxy, where proxies are scopes, it concerns the site through this
-proxy; all of the site if it names a time, or if another proxy is refused, too.
+A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, a verdict of the user's
+`SEMAPHORE_BACKOFF_WHEN`, or a connection closed by a site that refuses so. It concerns the whole
+site; where the site is known to refuse some pages, however many requests there are, a page's second
+refusal concerns the page alone. Only 5xx, except 509, teach no interval. Through a proxy, where
+proxies are scopes, it concerns the site through this proxy; all of the site if it names a time, or
+if another proxy is refused, too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import MAX_STATUS, teaches_interval
 from semaphore_middleware.model.hosts import VIA, kind_of
 from semaphore_middleware.model.validation import LONGEST_S, shown
-from semaphore_middleware.scrapy.download_errors import PROXY_REFUSES
+from semaphore_middleware.scrapy.download_errors import PROXY_REFUSES, may_be_idle
 from semaphore_middleware.scrapy.forbidden import ForbiddenShares
 from semaphore_middleware.scrapy.retries import (
     REFUSED_AT_KEY,
@@ -61,7 +62,9 @@ TOO_MANY_REQUESTS = 429
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused(CountedEvent):
-    """A site refused a request, by the status of its response or the user's function."""
+    """A site refused a request, by the status of its response, the user's function, or by closing
+    the connection.
+    """
 
     counter = "refused"
 
@@ -249,7 +252,21 @@ class ResponseClassifier:
             known = status if 0 <= status <= MAX_STATUS else 0  # a site may answer any number
             permit.refused(verdict.pause, cause, known, is_metered, interval)
 
-    def _decide(self, admission: Admission, status: int, no_retry: str = "") -> int | None:
+    def record_closing(self, site: Permit, admission: Admission) -> bool:
+        """Note on the site's permit that it has closed the connection before any response. True if
+        it refused the request this way.
+        """
+        request = admission.request
+        if site.refuses_pages and _answers_others(site, request):
+            return False  # it closes this page's connections however many there are
+        page = f"{request.method} {request.url}"
+        what = f"closed the connection of {_request_text(request)} without a response"
+        is_refused = site.closed(page, what, may_be_idle(request))
+        if is_refused:
+            self._decide(admission, None, site.no_retry)
+        return is_refused
+
+    def _decide(self, admission: Admission, status: int | None, no_retry: str = "") -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""
         most = self._retries.decide(admission.request, status, no_retry).most
         admission.retries_most = most
@@ -292,9 +309,7 @@ def _refusal_text(request: Request, status: int, retries_most: int | None) -> st
     """A refusal in the words of the log: `answered 503 to GET /page (try 1 of 3)`. Only tries by
     the add-on are counted.
     """
-    url = urlparse_cached(request)
-    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    text = f"answered {status} to {request.method} {path}"
+    text = f"answered {status} to {_request_text(request)}"
     if retries_most is None:
         return text
     refusals = refusals_of(request)
@@ -304,6 +319,11 @@ def _refusal_text(request: Request, status: int, retries_most: int | None) -> st
 def _is_robotstxt(request: Request) -> bool:
     """True if the answer says nothing about pages: sites answer it that refuse all of these."""
     return bool(urlparse_cached(request).path == "/robots.txt")
+
+
+def _request_text(request: Request) -> str:
+    url = urlparse_cached(request)
+    return f"{request.method} {url.path or '/'}{f'?{url.query}' if url.query else ''}"
 
 
 def _latency(permit: Permit, request: Request) -> float:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.settings import default_settings
-from scrapy.utils.response import response_status_message
 
 from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.engine import belongs_to_a_command
@@ -24,7 +23,6 @@ from semaphore_middleware.scrapy.versions import give_up_log_level
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
     from semaphore_middleware.scrapy.admission import Admission
 
@@ -58,17 +56,19 @@ class Retries:
         self._is_explained = False
         self._warned_of: set[int] = set()
 
-    def decide(self, request: Request, status: int, no_retry: str = "") -> Decision:
-        """Decide who retries a request refused with this status, and log the first decision.
-        `no_retry`: the reason not to retry it, as its site has refused others.
+    def decide(self, request: Request, status: int | None, no_retry: str = "") -> Decision:
+        """Decide who retries a request refused with this status, and log the first decision. None:
+        it was refused by closing its connection. `no_retry`: the reason not to retry it, as its
+        site has refused others.
         """
         decision = self._decide(request, status, no_retry)
         if not self._is_explained:
             self._is_explained = True
-            logger.info("This crawl's first refusal: %d for %s. %s", status, request, decision.text)
+            how = "a closed connection" if status is None else status
+            logger.info("This crawl's first refusal: %s for %s. %s", how, request, decision.text)
         return decision
 
-    def _decide(self, request: Request, status: int, no_retry: str) -> Decision:
+    def _decide(self, request: Request, status: int | None, no_retry: str) -> Decision:
         settings = self._crawler.settings
         if no_retry:
             return Decision(0, f"It is not retried: {no_retry}.")
@@ -78,7 +78,7 @@ class Retries:
             return Decision(0, "It is not retried: its meta has dont_retry.")
         if belongs_to_a_command(self._crawler):
             return Decision(0, "It is not retried: this Scrapy command retries no refusals.")
-        if SHARED_KEY not in request.meta:  # a robots.txt has no callback
+        if status is not None and SHARED_KEY not in request.meta:  # a robots.txt has no callback
             scrapys = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
             if handled_by := self._handled_by(request, status):
                 if status in scrapys:  # against Scrapy's retries, until `fetch` ends
@@ -95,12 +95,13 @@ class Retries:
                 )
         if not self._times:
             return Decision(0, "It is not retried: SEMAPHORE_BACKOFF_TIMES is 0.")
-        return Decision(
-            self._times,
-            f"The add-on retries it, at most {self._times} times (SEMAPHORE_BACKOFF_TIMES). To "
-            f"handle {status} yourself, name it in handle_httpstatus_list, or leave it out of "
-            "RETRY_HTTP_CODES.",
-        )
+        text = f"The add-on retries it, at most {self._times} times (SEMAPHORE_BACKOFF_TIMES)."
+        if status is not None:
+            text += (
+                f" To handle {status} yourself, name it in handle_httpstatus_list, or leave it out "
+                "of RETRY_HTTP_CODES."
+            )
+        return Decision(self._times, text)
 
     def _handled_by(self, request: Request, status: int) -> str | None:
         """Where the project asks for responses with this status, in Scrapy's order of precedence;
@@ -136,13 +137,14 @@ class Retries:
                 status,
             )
 
-    def make(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
+    def make(self, admission: Admission, reason: str | Exception, spider: Spider) -> Request | None:
         """A copy of a refused request, for a later retry; None if its site has not refused it, or
-        too often, or if the project decides. A refusal from a cache does not count.
+        too often, or if the project decides. A refusal from a cache does not count. `reason` is the
+        response's status, or the error of a closed connection.
 
         The copy is logged and counted as one of Scrapy's retries, but does not use up
         `RETRY_TIMES`: our crawls were too fast, the request is not at fault. After too many
-        refusals, the spider gets the request's last response.
+        refusals, the spider gets the request's last response or error.
         """
         request = admission.request
         if admission.is_left_to_others:
@@ -156,7 +158,7 @@ class Retries:
         retry = get_retry_request(
             counted,
             spider=spider,
-            reason=response_status_message(response.status),
+            reason=reason,
             max_retry_times=admission.retries_most,
             priority_adjust=request.meta.get("priority_adjust"),
             logger=logger,

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def lost() -> list[type[NetworkLost]]:
 
 @pytest.fixture
 def network(lost: list[type[NetworkLost]]) -> Network:
-    return Network(Backoff(start=START_S), lost.append)
+    return Network(Backoff(start=START_S), lost.append, lambda _: nullcontext(), "tests")
 
 
 def to(host: str, **meta: Any) -> Request:

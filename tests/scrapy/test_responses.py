@@ -16,6 +16,7 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, Response
+from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, NoRouteError
 
 from semaphore_middleware import Permit
@@ -136,7 +137,7 @@ def retried(
 ) -> Request | None:
     """What is made of a request that was refused, or answered, with this status."""
     spider = Visits.from_crawler(ready_crawler(Visits, **settings))
-    return seen._retries.make(admission_of(request), Response("http://a/", status=status), spider)
+    return seen._retries.make(admission_of(request), response_status_message(status), spider)
 
 
 MEASURED = {"download_latency": 0.25}

@@ -1,0 +1,99 @@
+"""Connections that one site has closed to this node without any response. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import Enum
+
+PAGES = 3
+"""So many different pages were closed, if closing is the site's way to refuse requests."""
+REMEMBERED = 10
+"""Pages that are remembered, the last ones closed."""
+AMONG = 300
+"""The number of answers after which a closing is forgotten."""
+
+
+class Closing(Enum):
+    """What a closed connection says."""
+
+    REFUSAL = "refusal"
+    """The site answers this node, and closes some connections instead of refusing the requests."""
+    FAILURE = "failure"
+    """The site, or this node's network, gives no response."""
+    NOTHING = "nothing"
+    """It is known already: the page always closes, or others were closed at the same moment. Or the
+    connection may have been an idle one, which a site may close at any time.
+    """
+
+
+@dataclass(slots=True)
+class _Page:
+    first_at: float
+    last_at: float
+    answers: int
+    """This node's answers until its last closing."""
+
+
+@dataclass(slots=True)
+class Closings:
+    """Tells sites that refuse requests by closing connections from those that do not respond.
+
+    A site refuses if it has closed connections at several moments, for several pages, and has
+    answered requests of this node that began in between: an answer to another node says nothing, as
+    this node's own network may close connections. Times are on the loop's clock.
+    """
+
+    closed_at: float = -math.inf
+    """When the last one was closed."""
+    awaits_answer: bool = False
+    """Whether one that counts as a failure was closed since the last answer: then the node makes
+    one request at a time, as it may be refused.
+    """
+    _answered_at: float = -math.inf  # when the newest answered request began
+    _answers: int = 0
+    _pages: OrderedDict[str, _Page] = field(
+        default_factory=OrderedDict
+    )  # the last closed comes last
+
+    def note_answer(self, began_at: float) -> None:
+        """Note that the site has answered a request that began at this time, whatever it was."""
+        self._answers += 1
+        self.awaits_answer = False
+        self._answered_at = max(self._answered_at, began_at)
+
+    def note(self, page: str, began_at: float, now: float, may_be_idle: bool) -> Closing:
+        """Note that a request for a page, begun at `began_at`, found its connection closed.
+        `may_be_idle`: the connection may have been idle before, and closed for that reason.
+        """
+        is_first = began_at >= self.closed_at  # promise: closings of a moment count once
+        had_answers = self._answered_at > self.closed_at
+        if is_first:
+            self.closed_at = now
+        if may_be_idle and had_answers:
+            return Closing.NOTHING
+        if not is_first:
+            return Closing.REFUSAL if self._is_refusing else Closing.NOTHING
+        before = self._pages.pop(page, None)
+        first_at = before.first_at if before else now
+        self._pages[page] = _Page(first_at, now, self._answers)
+        if len(self._pages) > REMEMBERED:
+            self._pages.popitem(last=False)
+        if self._is_refusing:
+            return Closing.REFUSAL
+        if before and self._answered_at >= first_at:  # promise: page that always closes
+            return Closing.NOTHING
+        self.awaits_answer = True
+        return Closing.FAILURE
+
+    @property
+    def _is_refusing(self) -> bool:
+        while self._pages and self._oldest.answers < self._answers - AMONG:
+            self._pages.popitem(last=False)
+        # promise: refusals by closing
+        return len(self._pages) >= PAGES and self._answered_at >= self._oldest.last_at
+
+    @property
+    def _oldest(self) -> _Page:
+        return next(iter(self._pages.values()))
