@@ -25,6 +25,9 @@ as an interval has not helped).
 SCENARIOS = (
     Scenario("5 starts a second, 5 at once", lambda: metered((0.0, 5.0), burst=5)),
     Scenario("The same, by 4 nodes", lambda: metered((0.0, 5.0), burst=5), nodes=4),
+    Scenario(
+        "The same, closing connections", lambda: metered((0.0, 5.0), burst=5), nodes=4, closes=True
+    ),
     Scenario("A start in 1.5 s", lambda: metered((0.0, 1 / 1.5), burst=1), nodes=2),
     Scenario("A start in 5 s, 3 at once", lambda: metered((0.0, 0.2), burst=3)),
     Scenario("5 a second, then 2", lambda: metered((0.0, 5.0), (120.0, 2.0), burst=5)),
@@ -34,6 +37,21 @@ SCENARIOS = (
     Scenario("100 answers each minute", lambda: windowed(100, 60.0)),
     Scenario("10 % of 300 pages", lambda: refuses_pages(0.1), limit=4, pages=300),
     Scenario("30 % of 300 pages", lambda: refuses_pages(0.3), limit=4, pages=300),
+    Scenario(
+        "30 % of 300 pages, closing connections",
+        lambda: refuses_pages(0.3),
+        limit=4,
+        pages=300,
+        closes=True,
+    ),
+    Scenario(
+        "All pages, closing connections",
+        lambda: refuses_pages(1.0),
+        limit=4,
+        pages=300,
+        length=120.0,
+        closes=True,
+    ),
     Scenario("15 % by chance", lambda: refuses_by_chance((0.0, 0.15))),
     Scenario("30 % by chance", lambda: refuses_by_chance((0.0, 0.3))),
     Scenario("40 % by chance", lambda: refuses_by_chance((0.0, 0.4))),

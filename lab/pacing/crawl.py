@@ -22,6 +22,7 @@ SITE = "a.com"
 LEASE_S = 3.0
 ANSWER_S, REFUSAL_S = 0.05, 0.02
 RETRIES = 10
+RETRIES_OF_FAILURES = 2
 SPAN_S = 30.0
 LEARNED = RECORDS["learned"]
 
@@ -73,6 +74,8 @@ class Scenario:
     limit: int = 8
     pages: int | None = None
     length: float = 240.0
+    closes: bool = False
+    """Whether it refuses by closing the connection."""
 
 
 @dataclass
@@ -108,6 +111,7 @@ class Crawl:
         self._site = self.scenario.site()
         self._fresh = iter(range(self.scenario.pages or 10**9))
         self._refused: deque[tuple[int, int]] = deque()
+        self._failures: Counter[int] = Counter()  # by page
         self._open = self.scenario.pages or 10**9
         for number in range(self.scenario.nodes):
             host = Host(
@@ -163,15 +167,22 @@ class Crawl:
         self.spans[-1].refused += is_refused
         await asyncio.sleep(REFUSAL_S if is_refused else ANSWER_S)
         permit = permits.permits[0]
+        is_given_up = refusals >= RETRIES
         if not is_refused:
             permit.answered(ANSWER_S)
             self.good += 1
+        elif self.scenario.closes:
+            is_of_page = refusals and permit.refuses_pages
+            if is_of_page or not permit.closed(str(page)):
+                self._failures[page] += 1
+                refusals -= 1  # it does not count as one
+            is_given_up |= self._failures[page] > RETRIES_OF_FAILURES
         elif refusals and permit.refuses_pages:
             permit.answered(None)
         else:
             permit.refused()
         permits.release()
-        if is_refused and refusals < RETRIES:
+        if is_refused and not is_given_up:
             self._refused.append((page, refusals + 1))
             return
         self._open -= 1

@@ -371,9 +371,7 @@ def _shared(seed: int, random: Random) -> Plan:
     )
 
 
-def _sick(  # feature: unresponsive
-    seed: int, random: Random, outcome: str = "failed"
-) -> Plan:
+def _sick(seed: int, random: Random, outcome: str = "failed") -> Plan:  # feature: unresponsive
     """Nodes whose own network is broken, so that their requests to a healthy site fail in moments;
     and mostly one that is well, and that may come later than they do.
     """
@@ -449,7 +447,7 @@ def _closing(seed: int, random: Random) -> Plan:
     """Connections that are closed without a response: by a site that meters starts, or to all; by
     networks of nodes; for one page; or because they were idle.
     """
-    worlds = [
+    worlds: list[Callable[[int, Random], Plan]] = [
         _closing_some,
         lambda *of: replace(_metered(*of), closes=True),  # feature: learned_interval
         partial(_sick, outcome="closed"),  # feature: unresponsive

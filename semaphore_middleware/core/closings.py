@@ -67,11 +67,11 @@ class Closings:
         """Note that a request for a page, begun at `began_at`, found its connection closed.
         `may_be_idle`: the connection may have been idle before, and closed for that reason.
         """
-        is_first = began_at >= self.closed_at  # promise: closings of a moment count once
-        had_answers = self._answered_at > self.closed_at
+        is_first = began_at >= self.closed_at  # rule 31: once a moment
+        had_answers = self._answers > 0 and self._answered_at >= self.closed_at
         if is_first:
             self.closed_at = now
-        if may_be_idle and had_answers:
+        if may_be_idle and had_answers:  # rule 31: idle connections
             return Closing.NOTHING
         if not is_first:
             return Closing.REFUSAL if self._is_refusing else Closing.NOTHING
@@ -80,9 +80,9 @@ class Closings:
         self._pages[page] = _Page(first_at, now, self._answers)
         if len(self._pages) > REMEMBERED:
             self._pages.popitem(last=False)
-        if self._is_refusing:
+        if self._is_refusing:  # rule 31: refusals
             return Closing.REFUSAL
-        if before and self._answered_at >= first_at:  # promise: page that always closes
+        if before and self._answered_at >= first_at:  # rule 31: one page
             return Closing.NOTHING
         self.awaits_answer = True
         return Closing.FAILURE
@@ -91,8 +91,9 @@ class Closings:
     def _is_refusing(self) -> bool:
         while self._pages and self._oldest.answers < self._answers - AMONG:
             self._pages.popitem(last=False)
-        # promise: refusals by closing
-        return len(self._pages) >= PAGES and self._answered_at >= self._oldest.last_at
+        if len(self._pages) < PAGES:  # rule 31: several pages
+            return False
+        return self._answered_at >= self._oldest.last_at  # rule 31: answers in between
 
     @property
     def _oldest(self) -> _Page:

@@ -40,7 +40,7 @@ class Failures:
     @property
     def are_limiting(self) -> bool:
         """Whether this node makes one request at a time, or none."""
-        return self.are_many or self.closings.awaits_answer
+        return self.are_many or self.closings.awaits_answer  # rule 31: one request at a time
 
     @property
     def last_at(self) -> float:

@@ -29,6 +29,10 @@ START_S = 0.05
 PAUSES: dict[str, Any] = {"SEMAPHORE_BACKOFF_START": START_S, "SEMAPHORE_BACKOFF_MAX": 0.4}
 
 
+async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
 class FirstAlone(Visits):
     """Makes its first request alone, and sets `answered`; makes the others after `may_go_on`."""
 
@@ -49,8 +53,9 @@ class FirstAlone(Visits):
         self.answered.set()
 
 
+@pytest.mark.parametrize("closes", [False, True])
 async def test_an_outage_costs_some_attempts_and_no_page(
-    server: RedisServer, site: Site, tmp_path: Path, caplog: Log
+    closes: bool, server: RedisServer, site: Site, tmp_path: Path, caplog: Log
 ) -> None:
     caplog.set_level("INFO")
     before, port = Site(), free_port()
@@ -62,6 +67,8 @@ async def test_an_outage_costs_some_attempts_and_no_page(
     crawl = Crawl(server, *map(Request, urls), **ours)
     await answered.wait()
     await before.stop()
+    # A network that accepts all connections, and closes them.
+    closing = [await asyncio.start_server(close, host, port) for host in HOSTS if closes]
     is_cut.set()
 
     def pauses() -> int:
@@ -74,6 +81,8 @@ async def test_an_outage_costs_some_attempts_and_no_page(
     for url in ("data:,", f"file://localhost{tmp_path}/page"):
         await crawl.crawler.engine.download_async(Request(url))
     assert "A site responds" not in caplog.text, "these need no network"
+    for listener in closing:
+        listener.close()
     for host in HOSTS:
         await site.listen(host, port)
     await crawl.finished()
@@ -153,6 +162,21 @@ async def test_a_site_that_still_accepts_connections_shows_it_too(
     network.answered(Request(site.url("/"), meta={"proxy": "http://proxy"} if of_proxy else {}))
     assert await fail(network, SITES) == of_proxy, "what a proxy reaches shows nothing"
     assert network.is_lost == of_proxy
+
+
+async def test_where_sites_close_connections_one_must_respond(network: Network, site: Site) -> None:
+    listener = await asyncio.start_server(close, "127.0.0.1", 0)
+    address = "{}:{}".format(*listener.sockets[0].getsockname())
+    for with_answer in (True, False):
+        network.answered(to(address))
+        if with_answer:
+            network.answered(Request(site.url("/page")))
+        sites = [to(f"{n}.example") for n in range(SITES)]
+        own = [await network.failed(one, None, False, is_closed=one is sites[0]) for one in sites]
+        assert own[-1] == (not with_answer)
+        await site.stop()
+    assert [visit.path for visit in site.visits] == ["/robots.txt"]
+    listener.close()
 
 
 async def test_it_is_asked_seldom_unless_it_has_failed_itself(

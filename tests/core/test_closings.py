@@ -1,0 +1,151 @@
+"""A site that closes connections without a response does not respond, or refuses requests so."""
+
+import pytest
+
+from semaphore_middleware.core.closings import AMONG, PAGES, REMEMBERED, Closing, Closings
+from semaphore_middleware.model.feedback import Feedback
+from tests.core.lone_node import LoneNode
+
+REFUSAL, FAILURE, NOTHING = Closing
+
+
+class World:
+    """A site's closings and answers, one after another, each of a request that took a second."""
+
+    def __init__(self) -> None:
+        self.closings = Closings()
+        self.now = 0.0
+
+    def closed(
+        self, page: str, began_at: float | None = None, may_be_idle: bool = False
+    ) -> Closing:
+        began_at = self.now if began_at is None else began_at
+        self.now += 1.0
+        return self.closings.note(page, began_at, self.now, may_be_idle)
+
+    def answered(self, began_at: float | None = None) -> None:
+        self.closings.note_answer(self.now if began_at is None else began_at)
+        self.now += 1.0
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_closings_for_several_pages_with_answers_in_between_are_refusals(world: World) -> None:
+    verdicts = []
+    for page in "abcd":
+        verdicts.append(world.closed(page))
+        world.answered()
+    assert verdicts == [FAILURE] * (PAGES - 1) + [REFUSAL] * 2
+
+
+def test_one_answer_in_between_is_enough(world: World) -> None:
+    assert [world.closed(page) for page in "ab"] == [FAILURE] * 2
+    world.answered()
+    assert [world.closed(page) for page in "cd"] == [REFUSAL] * 2
+
+
+def test_without_an_answer_in_between_they_are_failures(world: World) -> None:
+    world.answered()
+    assert [world.closed(page) for page in "abcdef"] == [FAILURE] * 6
+
+
+def test_an_answer_to_a_request_from_before_says_nothing(world: World) -> None:
+    began_at = world.now
+    assert [world.closed(page) for page in "ab"] == [FAILURE] * 2
+    world.answered(began_at - 1.0)
+    assert world.closed("c") is FAILURE
+
+
+def test_a_site_that_answers_no_more_refuses_no_more(world: World) -> None:
+    for page in "abc":
+        world.closed(page)
+        world.answered()
+    verdicts = [world.closed(f"{n}") for n in range(REMEMBERED + 1)]
+    assert verdicts[0] is REFUSAL
+    assert verdicts[-1] is FAILURE
+
+
+def test_a_page_that_always_closes_counts_once(world: World) -> None:
+    assert [world.closed("a"), world.closed("a")] == [FAILURE] * 2, "it may be the site"
+    for _ in range(3 * PAGES):
+        world.answered()
+        assert world.closed("a") is NOTHING
+
+
+def test_closings_of_a_moment_count_once(world: World) -> None:
+    assert world.closed("a", began_at=0.0) is FAILURE
+    assert [world.closed(page, began_at=0.5) for page in "bcd"] == [NOTHING] * 3
+    world.answered()
+    assert world.closed("e") is FAILURE, "the second of them"
+    assert world.closed("f") is REFUSAL
+    assert world.closed("g", began_at=0.5) is REFUSAL, "each request of a refusal is one"
+
+
+def test_a_connection_that_may_have_been_idle_counts_after_another(world: World) -> None:
+    for page in "abcdef":
+        world.answered()
+        assert world.closed(page, may_be_idle=True) is NOTHING
+    assert world.closed("g", may_be_idle=True) is FAILURE
+
+
+def test_closings_are_forgotten_after_many_answers(world: World) -> None:
+    for page in "ab":
+        world.closed(page)
+    for _ in range(AMONG + 1):
+        world.answered()
+    assert world.closed("c") is FAILURE
+
+
+def close(node: LoneNode, page: str) -> Feedback | None:
+    (permit,) = node.hold()
+    node.pass_time(1.0)
+    permit.closed(page, what="closed it")
+    permit.release()
+    return permit._outcome
+
+
+def answer(node: LoneNode) -> None:
+    (permit,) = node.hold()
+    permit.answered(0.1)
+    permit.release()
+
+
+def test_a_permit_reports_a_failure_then_a_refusal() -> None:
+    node = LoneNode()
+    for page in "ab":
+        assert close(node, page) == Feedback(failed=True, what="closed it")
+    answer(node)
+    assert close(node, "c") == Feedback(refused=True, what="closed it")
+    reported = node.update().feedback
+    assert reported is not None
+    assert (reported.refused, reported.metered, reported.cause) == (1, 1, "closed it")
+    answer(node)
+    close(node, "c")
+
+
+def test_after_a_closing_a_node_makes_one_request_at_a_time_until_an_answer() -> None:
+    node = LoneNode()
+    close(node, "a")
+    node.exchange()
+    first, _ = node.ask(), node.ask()
+    asks = node.exchange()
+    assert (asks.requested - asks.returned, asks.suspended) == (1, 1)
+    first._begin()
+    first.answered(None)
+    first.release()
+    asks = node.update()
+    assert (asks.requested - asks.returned, asks.suspended) == (1, 0)
+
+
+def test_a_lease_is_kept_while_a_closing_is_remembered() -> None:
+    node = LoneNode(window=0.0)
+    close(node, "a")
+    answer(node)
+    node.exchange()
+    assert node.lease.is_empty
+    assert not node.lease.is_forgettable
+    node.pass_time(node.backoff.most)
+    assert node.lease.is_forgettable

@@ -1,0 +1,171 @@
+"""Sites that close connections without a response, in crawls."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from scrapy import Request, version_info
+
+from semaphore_middleware.errors import HostDownError
+from tests.support.crawls import Crawl, Log, pages
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+PAGES = 30
+AT_ONCE: dict[str, Any] = {"SEMAPHORE_DOWN_AFTER": 0, "SEMAPHORE_BACKOFF_MAX": 30}
+
+
+async def test_a_site_that_closes_all_is_down(server: RedisServer, site: Site, caplog: Log) -> None:
+    caplog.set_level("INFO")
+    crawl = Crawl(server, *pages(site, PAGES, "/drop?"), limit=4, RETRY_TIMES=2, **AT_ONCE)
+    await crawl.finished()
+    assert len(site.visits) < PAGES / 2, "each would be tried three times"
+    errors = [type(error) for error in crawl.spider.failures]
+    assert len(errors) == PAGES
+    assert errors.count(HostDownError) == crawl.stat("semaphore/failed_at_once") > PAGES / 2
+    assert crawl.stat("semaphore/hosts_down") == 1
+    assert "closed the connection of GET /drop?" in caplog.text
+    assert sum("is down. It has not responded" in said for said in caplog.messages) == 1
+
+
+def some_closed(site: Site, count: int) -> list[Request]:
+    """Pages of which each second one closes the connection, in this order."""
+    urls = [site.url(f"/{kind}{n}") for n in range(count) for kind in ("page/", "drop?")]
+    return [Request(url, priority=-number) for number, url in enumerate(urls)]
+
+
+async def test_closings_between_answers_are_refusals(
+    server: RedisServer, site: Site, caplog: Log
+) -> None:
+    caplog.set_level("INFO")
+    requests = [*some_closed(site, 3), Request(site.url("/page/last"), priority=-9)]
+    ours: dict[str, Any] = {"SEMAPHORE_BACKOFF_TIMES": 2, "SEMAPHORE_BACKOFF_MAX": 30}
+    crawl = Crawl(server, *requests, limit=1, RETRY_TIMES=0, **ours)
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 4
+    assert len(crawl.spider.failures) == 3
+    assert (crawl.stat("semaphore/refused"), crawl.stat("retry/count")) == (3, 2)
+    assert crawl.stat("semaphore/backoffs") == 3
+    assert "first refusal: a closed connection for <GET" in caplog.text
+    assert "closed the connection of GET /drop?2 without a response: all nodes pause" in caplog.text
+
+
+async def test_one_page_that_always_closes_pauses_nobody(server: RedisServer, site: Site) -> None:
+    one = [Request(site.url("/drop"), dont_filter=True, priority=-2 * n) for n in range(9)]
+    others = [Request(site.url(f"/page/{n}"), priority=-2 * n - 1) for n in range(9)]
+    crawl = Crawl(server, *one, *others, limit=1, RETRY_TIMES=0, **AT_ONCE)
+    await crawl.finished()
+    assert (len(crawl.spider.responses), len(crawl.spider.failures)) == (9, 9)
+    assert crawl.stat("semaphore/backoffs") == crawl.stat("semaphore/refused") == 0
+
+
+async def test_what_is_posted_over_a_connection_that_may_be_old_counts_for_nothing(
+    server: RedisServer, site: Site
+) -> None:
+    requests = [request.replace(method="POST") for request in some_closed(site, 9)]
+    crawl = Crawl(server, *requests, limit=1, RETRY_TIMES=0, **AT_ONCE)
+    await crawl.finished()
+    assert (len(crawl.spider.responses), len(crawl.spider.failures)) == (9, 9)
+    assert crawl.stat("semaphore/backoffs") == crawl.stat("semaphore/refused") == 0
+
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def closes_at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def resets_at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    reset(writer)
+
+
+async def reads_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(9999)
+    writer.close()
+
+
+async def reads_and_resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(9999)
+    reset(writer)
+
+
+async def alerts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(9999)
+    writer.write(bytes([21, 3, 3, 0, 2, 2, 40]))  # TLS: handshake failure
+    writer.close()
+
+
+async def begins_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(9999)
+    writer.write(b"HTTP/1.1 200 OK\r\nConte")
+    writer.close()
+
+
+async def begins_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(9999)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na")
+    writer.close()
+
+
+@asynccontextmanager
+async def listening(answer: Answer) -> AsyncIterator[int]:
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listener:
+        yield listener.sockets[0].getsockname()[1]
+
+
+HANDLERS = {
+    name: dict.fromkeys(("http", "https"), f"scrapy.core.downloader.handlers.{path}")
+    for name, path in {
+        "Twisted": "http11.HTTP11DownloadHandler",
+        "aiohttp": "_aiohttp.AiohttpDownloadHandler",
+    }.items()
+    if name == "Twisted" or version_info >= (2, 15)
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize(
+    ("scheme", "answer", "is_down"),
+    [
+        ("http", closes_at_once, True),
+        ("http", resets_at_once, True),
+        ("http", reads_and_closes, True),
+        ("http", reads_and_resets, True),
+        ("https", reads_and_closes, True),
+        ("https", reads_and_resets, True),
+        ("https", alerts, True),
+        ("http", begins_body, False),
+    ],
+)
+async def test_it_is_down_however_it_closes(
+    handler: str, scheme: str, answer: Answer, is_down: bool, server: RedisServer
+) -> None:
+    async with listening(answer) as port:
+        requests = [Request(f"{scheme}://127.0.0.1:{port}/{n}") for n in range(10)]
+        settings: dict[str, Any] = {
+            "DOWNLOAD_HANDLERS": HANDLERS[handler],
+            "SEMAPHORE_BACKOFF_MAX": 0.02,
+        }
+        crawl = Crawl(server, *requests, SEMAPHORE_DOWN_AFTER=0, **settings)
+        await crawl.finished()
+    assert crawl.stat("semaphore/hosts_down") == is_down
+
+
+async def test_a_response_that_breaks_off_in_its_headers_has_begun(server: RedisServer) -> None:
+    async with listening(begins_headers) as port:
+        requests = [Request(f"http://127.0.0.1:{port}/{n}") for n in range(10)]
+        crawl = Crawl(server, *requests, SEMAPHORE_DOWN_AFTER=0)
+        await crawl.finished()
+    assert crawl.stat("semaphore/hosts_down") == 0
