@@ -137,7 +137,8 @@ class Downloads:
         self._responses = ResponseClassifier(
             settings.backoff_codes, refusal_check, self._retries, proxies
         )
-        self._network = Network(settings.backoff, semaphore.emit, self._probe, str(crawler.settings["USER_AGENT"]))
+        user_agent = str(crawler.settings["USER_AGENT"])
+        self._network = Network(settings.backoff, semaphore.emit, self._probe, user_agent)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         crawler.signals.connect(self._robots_parsed, robots_parsed)
         crawler.signals.connect(self._headers_received, signals.headers_received)
