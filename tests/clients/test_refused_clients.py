@@ -29,6 +29,7 @@ from semaphore_middleware.model.feedback import Backoff
 from tests.clients.test_clients import (
     HOST,
     Opens,
+    async_httpx,
     each_client,
     session_of,
     sync_httpx,
@@ -98,6 +99,24 @@ async def test_a_refusal_or_a_named_time_pauses_the_site_for_all_nodes(
                     await other.acquire(HOST, 1, timeout=0)
         else:
             assert await get(site.url("/page/")) == 200
+
+
+@each_client
+async def test_requests_that_wait_for_a_permit_wait_for_the_end_of_the_pause(
+    server: RedisServer, site: Site, opened: Opens
+) -> None:
+    site.headers_of["/status/429"] = AFTER
+    async with opened(server, backoff=BACKOFF) as get:
+        gets = [asyncio.ensure_future(get(site.url("/status/429"))) for _ in range(4)]
+        (done,), waiting = await asyncio.wait(gets, return_when=asyncio.FIRST_COMPLETED)
+        assert done.result() == 429
+        await eventually(lambda: server.members() == {HOST: (0, 3)})
+        assert len(site.visits) == 1
+        if opened is async_httpx:
+            for each in waiting:
+                each.cancel()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(end) for end in ends} <= {asyncio.CancelledError, ClosedError}
 
 
 @each_client
