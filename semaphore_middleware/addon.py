@@ -9,17 +9,18 @@ from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as Scrapy
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
-from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.link.environment import server_of
 from semaphore_middleware.model.settings import SETTINGS
-from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
 from semaphore_middleware.scrapy.settings import (
     ATTRIBUTE_PRIORITY,
+    REPLACED,
     SPIDER_ATTRIBUTES,
+    check_components,
     is_enabled,
+    path_of,
 )
 
 # Modules that need redis-py are imported within functions, and only with the semaphore on: Scrapy
@@ -30,19 +31,7 @@ if TYPE_CHECKING:
 
     from semaphore_middleware.scrapy.crawl import Crawl
 
-
 MIDDLEWARE_POSITION = 950
-REPLACED = {
-    "DOWNLOADER": (
-        "scrapy.core.downloader.Downloader",
-        "semaphore_middleware.scrapy.hooks.SemaphoreDownloader",
-    ),
-    "SCHEDULER_PRIORITY_QUEUE": (
-        "scrapy.pqueues.DownloaderAwarePriorityQueue",
-        "semaphore_middleware.scrapy.hooks.SemaphorePriorityQueue",
-    ),
-}
-"""By setting: Scrapy's class, and ours. Any other class must be derived from ours."""
 
 
 class SemaphoreAddon:
@@ -65,7 +54,7 @@ class SemaphoreAddon:
         from semaphore_middleware.scrapy.crawl import crawl_of
 
         try:
-            _check_components(crawler.settings)
+            check_components(crawler.settings)
         except SettingsError as error:
             end_crawl(error, crawler)
         _apply_spider_attributes(crawler)
@@ -94,7 +83,7 @@ class SemaphoreAddon:
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
         for name, (scrapys, ours) in REPLACED.items():
-            if _path(settings[name]) == scrapys:
+            if path_of(settings[name]) == scrapys:
                 _override(settings, name, ours)
         _replace_robotstxt_middleware(settings)
         # For other components that use the server and the node's name, such as a scheduler.
@@ -103,30 +92,6 @@ class SemaphoreAddon:
         if server_of(settings)[0] is None:  # the embedded one, beside settings of scrapy-redis
             _override(settings, "SEMAPHORE_REDIS_URL", url)
         _override(settings, "SEMAPHORE_NODE", self._crawl.semaphore.node)
-
-
-def _path(component: Any) -> Any:
-    """The path of a component. A setting holds a class or its path."""
-    return global_object_name(component) if isinstance(component, type) else component
-
-
-def _check_components(settings: BaseSettings) -> None:
-    """Raise `SettingsError` for a component whose class is not derived from ours, and for
-    CONCURRENT_REQUESTS_PER_IP, which Scrapy's queues by site do not support.
-    """
-    if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
-        raise not_allowed(
-            settings["CONCURRENT_REQUESTS_PER_IP"],
-            "CONCURRENT_REQUESTS_PER_IP",
-            "0; there is no limit of an address: limit hosts, domains or names of your own",
-        )
-    for name, (scrapys, ours) in REPLACED.items():
-        chosen = _path(settings[name])
-        if chosen == scrapys:
-            continue
-        component = load_object(settings[name])
-        if not isinstance(component, type) or not issubclass(component, load_object(ours)):
-            raise not_allowed(chosen, name, f"a class derived from {ours}")
 
 
 def _name_server(settings: BaseSettings, url: str | None) -> None:

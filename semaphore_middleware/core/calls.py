@@ -36,6 +36,7 @@ from semaphore_middleware.model.options import NodeOptions
 logger = logging.getLogger(__name__)
 
 UPDATES_PER_CALL = 100
+UNUSED_LEASES = 4  # without a call, until no node of another version is left: see `begin_epoch.lua`
 LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
 LOSSES_INTERVAL_S = 60.0  # between two log lines about a server that loses data again and again
 TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
@@ -107,11 +108,11 @@ class Recovery:
         if is_new and begun.left > 0:
             self._on_loss(begun.left)
         if is_new:
-            self._log_loss(begun, connection)
+            self.log_loss(begun, connection)
         self._note_wait(begun.left, connection)
         return is_new
 
-    def _log_loss(self, begun: Begun, connection: Connection) -> None:
+    def log_loss(self, begun: Begun, connection: Connection) -> None:
         """Log that the server has lost data; if it does so again and again, once a minute."""
         now = asyncio.get_running_loop().time()
         if now < self._log_losses_at and (self.is_waiting or begun.may_evict):
@@ -251,6 +252,23 @@ class Store:
         """This node's channel, for what other nodes' calls have caused, and the channel of all
         nodes, for changed rules.
         """
+
+    async def foresee(self, connection: Connection, silent_for: float) -> Begun:
+        """What `Recovery.join_epoch` would find `silent_for` seconds after a node's last call,
+        without `left` of a wait that has begun. Changes nothing. Raises as that does.
+        """
+        fields = ("id", "life", "version", "started_empty")
+        ((epoch, life, version, empty),) = await connection.execute(
+            [("HMGET", self._keys.epoch, *fields)]
+        )
+        own, wait = VERSION.encode(), self._options.recovery_wait
+        is_other = version not in (None, own) and silent_for < UNUSED_LEASES * self._options.lease
+        is_known = version == own and (life or b"").startswith(connection.incarnation.encode())
+        left = 0.0
+        if not is_known and empty != connection.facts["run_id"].encode():
+            left = self._options.lease if wait is None else wait
+        reply = (b"" if is_other else epoch or b"none", version, 1000 * left, connection.may_evict)
+        return Begun.read(reply, connection.server_name)
 
     async def check_rights(self, connection: Connection) -> None:
         """Try each command of the scripts once, on a trial key that does not stay.

@@ -286,10 +286,18 @@ class Session:
 
     async def _join(self) -> None:
         """At the start: check that nothing is missing, and join the epoch."""
-        self._connection = connection = await self.link.open()
-        await self._store.check_rights(connection)
-        await self.link.check_subscription(self._store.channels)
+        self._connection = connection = await open_checked(self.link, self._store)
         await self._recovery.join_epoch(connection)
 
     def _state_while_away(self) -> str:
         return f"No permit is granted until it can be used again; {self}"
+
+
+async def open_checked(link: Link, store: Store) -> Connection:
+    """The link's connection, after a check that no right is missing. Raises as `Server.connect`,
+    and `ServerRefusedError` for a right.
+    """
+    connection = await link.open()
+    await store.check_rights(connection)
+    await link.check_subscription(store.channels)
+    return connection

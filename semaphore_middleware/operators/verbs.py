@@ -43,7 +43,7 @@ class Status(IntEnum):
 
 MEANINGS = {
     Status.DONE: "done",
-    Status.DECLINED: "the question was not answered with yes",
+    Status.DECLINED: "no crawl could start (check), or the question was not answered with yes",
     Status.WRONG: "a value or an option is not allowed, or a library is missing",
     Status.NO_SERVER: "the server cannot be reached, refuses, or has no address",
     Status.UNKNOWN: "nothing is known of that scope, node or crawl",

@@ -132,7 +132,7 @@ class SharedFiles:
     async def find_file(self, origin: str) -> Known | None:
         """The file of an origin, if a node has put it there and it is still valid."""
         await self._crawl.opened()
-        packed, seconds = await self._crawl.semaphore.cache.get(_name_of(origin)) or (b"", 0.0)
+        packed, seconds = await self._crawl.semaphore.cache.get(name_of_file(origin)) or (b"", 0.0)
         robotstxt = RobotsTxt.unpack(packed)
         if robotstxt is None:
             return None
@@ -149,10 +149,13 @@ class SharedFiles:
             seconds = known.valid_until - _now()
             is_file = not known.robotstxt.problem
             with suppress(ClosedError):
-                self._crawl.semaphore.cache.put(_name_of(origin), packed, seconds, replace=is_file)
+                self._crawl.semaphore.cache.put(
+                    name_of_file(origin), packed, seconds, replace=is_file
+                )
 
 
-def _name_of(origin: str) -> str:
+def name_of_file(origin: str) -> str:
+    """The name of a robots.txt in the cache."""
     return f"robotstxt:{origin}"
 
 

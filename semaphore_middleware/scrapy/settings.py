@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
@@ -16,7 +18,12 @@ from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, clean, do
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.options import NodeOptions, check_job, prefix_named
 from semaphore_middleware.model.settings import SETTINGS, check_dict, unknown_names, value_of
-from semaphore_middleware.model.validation import check_integer, check_number, check_truth
+from semaphore_middleware.model.validation import (
+    check_integer,
+    check_number,
+    check_truth,
+    not_allowed,
+)
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import Namer
 
@@ -38,6 +45,18 @@ SPIDER_ATTRIBUTES = {
 """Deprecated attributes of spiders, still read by Scrapy 2.19, and the settings they replace."""
 ATTRIBUTE_PRIORITY = SETTINGS_PRIORITIES["spider"] - 1
 """At the spider's own priority, Scrapy would take an attribute for the spider's own setting."""
+
+REPLACED = {
+    "DOWNLOADER": (
+        "scrapy.core.downloader.Downloader",
+        "semaphore_middleware.scrapy.hooks.SemaphoreDownloader",
+    ),
+    "SCHEDULER_PRIORITY_QUEUE": (
+        "scrapy.pqueues.DownloaderAwarePriorityQueue",
+        "semaphore_middleware.scrapy.hooks.SemaphorePriorityQueue",
+    ),
+}
+"""By setting: Scrapy's class, and ours. Any other class must be derived from ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,30 @@ def is_enabled(crawler: Crawler) -> bool:
         return bool(value_of("SEMAPHORE_ENABLED", crawler.settings))
     except SettingsError as error:
         end_crawl(error, crawler)
+
+
+def path_of(component: Any) -> Any:
+    """The path of a component. A setting holds a class or its path."""
+    return global_object_name(component) if isinstance(component, type) else component
+
+
+def check_components(settings: BaseSettings) -> None:
+    """Raise `SettingsError` for a component whose class is not derived from ours, and for
+    CONCURRENT_REQUESTS_PER_IP, which Scrapy's queues by site do not support.
+    """
+    if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+        raise not_allowed(
+            settings["CONCURRENT_REQUESTS_PER_IP"],
+            "CONCURRENT_REQUESTS_PER_IP",
+            "0; there is no limit of an address: limit hosts, domains or names of your own",
+        )
+    for name, (scrapys, ours) in REPLACED.items():
+        chosen = path_of(settings[name])
+        if chosen == scrapys:
+            continue
+        component = load_object(settings[name])
+        if not isinstance(component, type) or not issubclass(component, load_object(ours)):
+            raise not_allowed(chosen, name, f"a class derived from {ours}")
 
 
 def _default_limit(settings: BaseSettings) -> tuple[Limit, dict[str, str]]:

@@ -55,7 +55,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
         if printed:
             assert told(ran.out.strip()) == told(printed), arguments
         seen += 1
-    assert seen == 15
+    assert seen == 16
 
 
 def keys_of(what: str) -> list[str]:

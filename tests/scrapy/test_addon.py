@@ -14,9 +14,10 @@ from scrapy.settings import Settings
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import load_object
 
-from semaphore_middleware.addon import REPLACED, SemaphoreAddon
+from semaphore_middleware.addon import SemaphoreAddon
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import server_of
+from semaphore_middleware.scrapy.settings import REPLACED
 from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, Patch, pages, scrapy, taken
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer

@@ -1,0 +1,273 @@
+"""`scrapy semaphore check`: whether a crawl could start, and the limits of a URL.
+
+It makes the checks of a crawl's start and shows their warnings, but joins and changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.robotstxt import ProtegoRobotParser
+from scrapy.utils.url import add_http_if_no_scheme
+
+from semaphore_middleware.core.calls import Recovery, Store
+from semaphore_middleware.core.keys import Keys
+from semaphore_middleware.core.session import open_checked
+from semaphore_middleware.errors import SemaphoreError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.link import embedded
+from semaphore_middleware.link.environment import default_node, machine, warn_of_others
+from semaphore_middleware.link.lease import call_timeout
+from semaphore_middleware.link.link import Link
+from semaphore_middleware.link.location import Server
+from semaphore_middleware.link.text import time_of
+from semaphore_middleware.model.hosts import clean, patterns_for
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.limits import PARTS, Entry, Limit, strictest
+from semaphore_middleware.model.options import NodeOptions, prefix_named
+from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.operators.admin import Admin
+from semaphore_middleware.operators.formatting import delay_word, names_of, short_name
+from semaphore_middleware.operators.verbs import CommandError, Status
+from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
+from semaphore_middleware.scrapy.robotstxt import RobotsTxt, name_of_file
+from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, origin_of
+from semaphore_middleware.scrapy.settings import (
+    SemaphoreSettings,
+    check_components,
+    log_origin_of_server,
+    warn_of_mistakes,
+)
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+SERVER_TIMEOUT_S = 5.0
+AUTOTHROTTLE = ("AUTOTHROTTLE_START_DELAY", "AUTOTHROTTLE_MAX_DELAY")
+LIMITLESS_URL = "  no permit is needed: no limit holds for it"
+
+
+def run(settings: BaseSettings, options: argparse.Namespace) -> None:
+    """Print the state of the server, and the limits of a URL. Raises `CommandError`."""
+    try:
+        with _warnings_shown():
+            check_components(settings)
+            ours = SemaphoreSettings.read(settings)
+            request = _request(options.url) if options.url else None
+            asyncio.run(_check(settings, ours, request))
+    except SemaphoreError as error:
+        raise CommandError(str(error), Status.DECLINED) from None
+
+
+class _Shown(logging.Handler):
+    """Prints warnings: a command has no log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"warning: {clean(record.getMessage())}")
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    ours, handler = logging.getLogger("semaphore_middleware"), _Shown(logging.WARNING)
+    ours.addHandler(handler)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+
+
+def _request(url: str) -> Request:
+    try:
+        return Request(add_http_if_no_scheme(url))
+    except ValueError as error:
+        raise CommandError(f"{clean(url)!r} is no URL: {error}", Status.WRONG) from None
+
+
+async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Request | None) -> None:
+    """Print the state of the server, and the limits of the request."""
+    if not settings.getbool("SEMAPHORE_ENABLED", True):
+        print("warning: SEMAPHORE_ENABLED is off: crawls do without the semaphore")
+    warn_of_mistakes(settings, ours.limits, ours.scopes)
+    log_origin_of_server(settings, ours.url_from)
+    is_embedded = ours.url in (None, "embedded")
+    url = embedded.find() if is_embedded else ours.url
+    if url is None:
+        embedded.find_program()  # raises what a crawl would
+        print("server: the embedded one, which a crawl starts")
+        await _show_limits(ours, request, settings, None)
+        return
+    server = Server(
+        url,
+        call_timeout(ours.lease),
+        ours.url_from,
+        ours.prefix,
+        ours.credentials,
+        ours.redis_options,
+    )
+    named_by = "embedded" if is_embedded else f"from {ours.url_from}"
+    print(f"server: {server}{prefix_named(ours.prefix)} ({named_by})")
+    if server.is_loopback or (is_embedded and not ours.url_from):
+        warn_of_others(str(server))
+    admin = Admin(
+        url,
+        lease=ours.lease,
+        prefix=ours.prefix,
+        url_from=ours.url_from,
+        credentials=ours.credentials,
+        redis_options=ours.redis_options,
+    )
+    async with admin:
+        await _check_server(server, ours, admin)
+        await _show_limits(ours, request, settings, admin)
+
+
+async def _check_server(server: Server, ours: SemaphoreSettings, admin: Admin) -> None:
+    """Make the checks of a node's start, and print what a crawl would wait for."""
+    options = NodeOptions(**{row.name: getattr(ours, row.name) for row in fields(NodeOptions)})
+    keys = Keys(options.prefix)
+    recovery = Recovery(keys, options, lambda _: None)
+    store = Store(keys, ours.node or default_node(), machine(), options, recovery)
+    link = Link(server)
+
+    async def look() -> None:
+        connection = await open_checked(link, store)
+        state = await admin.server_state()
+        begun = await store.foresee(connection, state.silent_for)
+        print("  reachable, and permits what a crawl needs")
+        recovery.log_loss(begun, connection)
+        if state.recovery_left and not begun.left:
+            print(f"  grants no permit for another {time_of(state.recovery_left)}")
+
+    try:
+        async with asyncio.timeout(SERVER_TIMEOUT_S):
+            await link.insist(look, (ServerRefusedError,))
+    except TimeoutError:
+        problem = link.problem or f"cannot reach {server}: no answer"
+        text = f"{problem} (waited {SERVER_TIMEOUT_S:g} s)"
+        raise ServerUnreachableError(text) from None
+    finally:
+        await link.close()
+
+
+# The limits of a URL -----------------------------------------------------------------------------
+
+
+async def _show_limits(
+    ours: SemaphoreSettings,
+    request: Request | None,
+    settings: BaseSettings,
+    admin: Admin | None,
+) -> None:
+    """Print each scope of the request, with the parts of its limit."""
+    if request is None:
+        return
+    scopes = ScopeFinder(ours.scopes, ours.limits).find_scopes(request)
+    delayed = scopes
+    if admin is not None and settings.getbool("ROBOTSTXT_OBEY"):
+        delayed = await _with_crawl_delay(admin, ours, settings, scopes, request)
+    rules = await admin.rules() if admin is not None else []
+    print(f"\n{clean(request.url)}")
+    if not scopes.limits:
+        print(LIMITLESS_URL)
+    for (name, limit), (_, with_delay) in zip(scopes.limits, delayed.limits, strict=True):
+        seen = await admin.inspect(name) if admin is not None else None
+        entry = ours.limits.entry_of(name)
+        sources = dict(entry.sources)
+        if with_delay != limit:
+            sources |= dict.fromkeys(("delay", "jitter"), "Crawl-delay in its robots.txt")
+        print(f"  {clean(name)}")
+        rows = list(part_rows(name, Entry(with_delay, name, sources), seen, rules))
+        width = max(len(text) for text, _ in rows)
+        for text, source in rows:
+            print(f"    {text:{width}}  {clean(source)}".rstrip())
+    if settings.getbool("AUTOTHROTTLE_ENABLED"):
+        first, most = map(settings.getfloat, AUTOTHROTTLE)
+        print(f"  AutoThrottle adds a delay: {first:g} s at first, {most:g} s at most")
+
+
+def part_rows(
+    name: str, own: Entry, seen: Inspection | None, rules: Sequence[Rule]
+) -> Iterator[tuple[str, str]]:
+    """Each effective part of a scope's limit, with where it comes from, and what else holds
+    requests back. Rules count before the strictest limit that any node asks for.
+    """
+    assert own.limit is not None
+    members = seen.members if seen is not None else ()
+    asked = own.limit
+    for member in members:
+        asked = strictest(asked, member.asks_for)
+    by_name = {rule.name: rule for rule in rules}
+    fitting = [by_name[each] for each in (name, *patterns_for(name)) if each in by_name]
+    values = dict(asked.parts)
+    sources: dict[str, str] = {}
+    ruled: set[str] = set()
+    for part in PARTS:
+        rule = next((rule for rule in fitting if part.name in rule.limit), None)
+        if rule is not None:
+            values[part.name] = rule.limit[part.name]
+            sources[part.name] = _of_rule(rule)
+            ruled.add(part.name)
+        else:
+            sources[part.name] = _asked_by(part.name, asked, own, seen)
+    for part in PARTS:
+        is_set = values[part.name] != part.default or part.name in ruled
+        if part.name == "delay" and is_set:
+            delay = delay_word(values["delay"], values["jitter"])
+            yield f"delay {delay}", _of_delay(values, sources)
+        elif is_set and part.of != "delay":
+            yield part.word(values[part.name]), sources[part.name]
+    if seen is not None and seen.learned:
+        yield f"learned {seen.learned}", "from the site's answers"
+    pause = next((rule for rule in fitting if rule.paused is not None), None)
+    if pause is not None and pause.paused:
+        yield "paused", _of_rule(pause)
+    elif seen is not None and seen.reason is not None and seen.reason.kind == "closed":
+        yield seen.state, seen.why
+
+
+def _of_rule(rule: Rule) -> str:
+    return f"rule for {rule.name}, set by {short_name(rule.by)}"
+
+
+def _of_delay(values: dict[str, Any], sources: dict[str, str]) -> str:
+    """Where a delay comes from, and its jitter, if it is from elsewhere."""
+    if not values["jitter"] or sources["jitter"] == sources["delay"]:
+        return sources["delay"]
+    return f"{sources['delay']}; ±: {sources['jitter']}"
+
+
+def _asked_by(part: str, asked: Limit, own: Entry, seen: Inspection | None) -> str:
+    """Where the strictest value of a part comes from: this crawl's settings, or other nodes."""
+    if getattr(own.limit, part) == getattr(asked, part) or seen is None:
+        return own.sources.get(part, "")
+    nodes = [
+        short_name(member.node)
+        for member in seen.members
+        if getattr(member.asks_for, part) == getattr(asked, part)
+    ]
+    return f"asked for by {names_of(nodes)}" if nodes else "of several nodes' limits"
+
+
+async def _with_crawl_delay(
+    admin: Admin,
+    ours: SemaphoreSettings,
+    settings: BaseSettings,
+    scopes: Scopes,
+    request: Request,
+) -> Scopes:
+    """The scopes with the delay in the site's robots.txt, if a node has put it into the cache."""
+    key = Keys(ours.prefix).cached(name_of_file(origin_of(request)))
+    async with admin.connected() as connection:
+        (packed,) = await connection.execute([("GET", key)])
+    robotstxt = RobotsTxt.unpack(packed or b"")
+    if robotstxt is None or robotstxt.problem:
+        return scopes
+    delays = CrawlDelays(settings, ours.max_crawl_delay)
+    delays.record(ProtegoRobotParser(robotstxt.text, None), request)
+    return delays.apply(scopes, request)
