@@ -36,7 +36,6 @@ from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.formatting import delay_word, names_of, short_name
 from semaphore_middleware.operators.verbs import CommandError, Status
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
-from semaphore_middleware.scrapy.robotstxt import RobotsTxt, name_of_file
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, origin_of
 from semaphore_middleware.scrapy.settings import (
     SemaphoreSettings,
@@ -262,6 +261,8 @@ async def _with_crawl_delay(
     request: Request,
 ) -> Scopes:
     """The scopes with the delay in the site's robots.txt, if a node has put it into the cache."""
+    from semaphore_middleware.scrapy.robotstxt import RobotsTxt, name_of_file  # slow
+
     key = Keys(ours.prefix).cached(name_of_file(origin_of(request)))
     async with admin.connected() as connection:
         (packed,) = await connection.execute([("GET", key)])

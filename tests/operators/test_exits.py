@@ -57,6 +57,7 @@ for words in {
             "semaphore reset a",
             "semaphore status --json",
             "semaphore report --json a",
+            "semaphore check a.example",
             "semaphore evict one --yes",
             "frontier status --json",
         )
@@ -139,7 +140,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("statsu",), "there is no verb 'statsu'; did you mean status?"),
         (("unpause", "a"), "there is no verb 'unpause'; did you mean resume?"),
         (("pause", "*"), "for all sites, write --all in place of '*'"),
-        (("halt",), "there is no verb 'halt'; the verbs are evict, limit, pause, "),
+        (("halt",), "there is no verb 'halt'; the verbs are check, evict, limit, "),
         (
             ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),
             "SEMAPHORE_REDIS: there is no such setting; did you mean SEMAPHORE_REDIS_URL?",
