@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from lab.demo.judging import Visit, response
 from lab.demo.site import ExampleSite
 from semaphore_middleware.shared_crawl.client import VERSION
 from tests.crawler.conftest import (
@@ -61,27 +60,6 @@ def test_a_finished_crawl_is_run_again_if_one_says_so(scrapy: StartScrapy) -> No
         assert_each_page_was_asked_for_once(site)
         assert scrapy(*crawl(site), "-s", "CRAWL_RUN=new").finishes()
         assert set(site.record(HOST).pages.values()) == {2}
-
-
-class RefusingSite(ExampleSite):
-    """It refuses a page more often than Scrapy retries it."""
-
-    refusals = 4
-
-    async def _page(self, visit: Visit) -> bytes:
-        if self.refusals:
-            self.refusals -= 1
-            return response(status=429)
-        return await super()._page(visit)
-
-
-def test_a_refused_page_is_fetched_later(scrapy: StartScrapy, tmp_path: Path) -> None:
-    site = RefusingSite(pages=1, latency=0)
-    with in_a_thread(site):
-        assert scrapy(*crawl(site, "-s", "SEMAPHORE_BACKOFF_START=0.01")).finishes()
-    (file,) = tmp_path.glob("pages/*.jsonl")
-    assert [json.loads(line)["status"] for line in file.read_text().splitlines()] == [200]
-    assert site.record(HOST).pages["/"] == RefusingSite.refusals + 1
 
 
 @pytest.mark.processes

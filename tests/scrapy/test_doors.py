@@ -1,6 +1,5 @@
 """What a project's own code returns, raises or sets fails its own request, and nothing else."""
 
-import logging
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -9,10 +8,12 @@ from typing import Any
 import pytest
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.settings import Settings
 
 from semaphore_middleware.core.observer import FAILURES
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import Crawl, Log, pages
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
+from tests.support.crawls import Crawl, Log, errors, pages
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -39,13 +40,6 @@ class EvilError(Evil, Exception):
 
 VALUES: list[Any] = [b"bytes", math.nan, math.inf, SMALL, HUGE, Evil(), [Evil()], [HUGE], object()]
 ERRORS = [*FAILURES, EvilError, RecursionError, StopIteration]
-
-
-def errors(caplog: Log) -> list[str]:
-    """The errors in the log, each without a traceback."""
-    records = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert not [record for record in records if record.exc_info]
-    return [record.getMessage() for record in records]
 
 
 def answer(values: list[Any], request: Request | Response) -> Any:
@@ -140,12 +134,18 @@ SETTINGS = [
 
 @pytest.mark.parametrize("value", [b"bytes", math.nan, [Evil()], Evil()], ids=type)
 @pytest.mark.parametrize("name", SETTINGS)
-async def test_a_bad_setting_ends_the_crawl_with_one_line(
-    server: RedisServer, site: Site, caplog: Log, name: str, value: Any
+def test_a_bad_setting_is_an_error_of_one_line(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=name) as raised:
+        SemaphoreSettings.read(Settings({name: value}))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["SEMAPHORE_ENABLED", "SEMAPHORE_LIMITS"])
+async def test_a_bad_setting_ends_the_crawl(
+    server: RedisServer, site: Site, caplog: Log, name: str
 ) -> None:
-    bad: dict[str, Any] = {name: value}
+    bad: dict[str, Any] = {name: Evil()}
     with pytest.raises(SettingsError):
         await Crawl(server, Request(site.url("/page/")), **bad).finished()
     [line] = errors(caplog)
     assert name in line
-    assert "\n" not in line

@@ -26,6 +26,7 @@ from semaphore_middleware.scrapy.versions import (
 )
 from tests.support.crawls import (
     ADD_ON,
+    ALONE,
     By,
     Crawl,
     Patch,
@@ -409,8 +410,7 @@ async def test_permit_without_a_slot_goes_back_at_once(
     assert site.arrivals == ["/slow/elsewhere"]
 
 
-@both
-@pytest.mark.parametrize("path", ["/slow/", "/half/"])
+@pytest.mark.parametrize(("by", "path"), [(ADD_ON, "/half/"), (ALONE, "/slow/")])
 async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, by: By, path: str) -> None:
     crawl = Crawl(server, Request(site.url(path)), by=by, SEMAPHORE_LEASE=3.0)
     await site.until(lambda: site.now == 1)

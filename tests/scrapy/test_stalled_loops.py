@@ -23,7 +23,7 @@ MAY_BLOCK, BEGUN, DONE = (
     Path("begun"),
     Path("done"),
 )  # in the process's directory
-LEASES = [1.75, pytest.param(4, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
+LEASES = 1.75  # for which it blocks; tests/core/test_renewal_thread.py has longer ones
 
 
 class Handler(HTTP11DownloadHandler):
@@ -49,9 +49,8 @@ def parse_pdf(seconds: float) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("leases", LEASES)
 async def test_no_other_crawl_gets_its_permit(
-    server: RedisServer, site: Site, tmp_path: Path, leases: float
+    server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {
         "SEMAPHORE_REDIS_URL": server.url,
@@ -59,7 +58,7 @@ async def test_no_other_crawl_gets_its_permit(
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
         "DOWNLOAD_HANDLERS": {"http": f"{__name__}.{Handler.__name__}"},
     }
-    slow = Request(site.url("/slow/on-the-wire"), meta={"blocks_s": leases * LEASE_S})
+    slow = Request(site.url("/slow/on-the-wire"), meta={"blocks_s": LEASES * LEASE_S})
     async with scrapy(tmp_path, slow, **ADD_ON, **settings) as busy:
         await site.until(lambda: site.now == 1)
         (tmp_path / MAY_BLOCK).touch()
@@ -73,5 +72,5 @@ async def test_no_other_crawl_gets_its_permit(
     assert (site.most, site.arrivals) == (1, ["/slow/on-the-wire", "/page/of-another-crawl"])
     assert busy.stat("semaphore/lost") == 0
     assert busy.stat("semaphore/stalls") >= 1, "a busy machine may add some"
-    assert busy.stat("semaphore/loop_stalls") >= leases * LEASE_S - 0.5
+    assert busy.stat("semaphore/loop_stalls") >= LEASES * LEASE_S - 0.5
     assert "parse_pdf (scrapy/test_stalled_loops.py:" in busy.log

@@ -1,7 +1,6 @@
 """How a crawl starts, and what it logs. If it cannot: one line in the log, and exit status 1."""
 
 import asyncio
-import logging
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from scrapy.crawler import Crawler
 
 from semaphore_middleware.errors import ClosedError, SettingsError
 from semaphore_middleware.scrapy.crawl import crawl_of as the_crawl_of
-from tests.support.crawls import ADD_ON, By, Crawl, Log, both, scrapy
+from tests.support.crawls import ADD_ON, By, Crawl, Log, both, errors, scrapy
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -39,13 +38,6 @@ def locked() -> Iterator[RedisServer]:
     server = RedisServer("--requirepass", PASSWORD, tcp_port=free_port()).start()
     yield server
     server.remove()
-
-
-def errors(caplog: Log) -> list[str]:
-    """The errors in the log, each without a traceback."""
-    records = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert not [record for record in records if record.exc_info]
-    return [record.getMessage() for record in records]
 
 
 def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,6 +51,13 @@ Test = Callable[P, Coroutine[Any, Any, None]]
 By = Mapping[str, Any]  # the settings of the add-on, or of the middleware alone
 Log = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
+
+
+def errors(caplog: Log) -> list[str]:
+    """The errors in the log, each without a traceback."""
+    records = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not [record for record in records if record.exc_info]
+    return [record.getMessage() for record in records]
 
 
 def within(seconds: float) -> Callable[[Test[P]], Callable[P, Deferred[None]]]:
