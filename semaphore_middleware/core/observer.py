@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.link.location import Server
     from semaphore_middleware.model.limits import Limit
     from semaphore_middleware.model.options import NodeOptions
+    from semaphore_middleware.model.reasons import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -275,8 +276,18 @@ class ObservedSemaphore(Protocol):
     def admin(self) -> Operations:
         """The operators' view and actions."""
 
+    @property
+    def problem(self) -> Exception | None:
+        """The error of the last attempt to use the server; None: it succeeded."""
+
     def permits(self) -> Collection[Permit]:
         """This node's permits, held or waited for."""
+
+    def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
+        """Why requests of a scope wait, and for how many seconds from the last reply on."""
+
+    def held_back_by(self, scope: str) -> str:
+        """Why requests of a scope wait, in a word or two."""
 
 
 class Observer:

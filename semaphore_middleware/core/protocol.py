@@ -28,7 +28,7 @@ from semaphore_middleware.link.text import decoded
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Finding
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import BY_NAME, Limit
 from semaphore_middleware.model.reasons import Reason
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.model.wire import Wire
@@ -36,6 +36,9 @@ from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
 VERSION = "+".join(["11", *(policy.name for policy in POLICIES)])
 """Of the protocol: nodes of different versions, or with other policies, do not share a server."""
+
+CLOSE_S = 0.002
+"""Two intervals so close are the same: on the wire they are rounded up to milliseconds."""
 
 T = TypeVar("T")
 
@@ -133,6 +136,21 @@ class Reply:
     """Of the policies, in their order."""
     problem: str = ""
     """A problem with the server's data of the scope; empty: none."""
+
+    @property
+    def held_back_by(self) -> str:
+        """The reason in a word or two: limit 2; delay 1.5 s; backoff. A delay or a rate has its
+        number only if it is that of this node: operators or other nodes may have set another one.
+        """
+        if self.reason is None:
+            return ""
+        name, own = self.reason.name, self.update.limit
+        its_interval = {"delay": own.least_interval, "rate": own.interval}.get(name)
+        if name == "full":
+            return BY_NAME["concurrency"].word(self.limit)
+        if its_interval and abs(its_interval - (self.interval or 0.0)) < CLOSE_S:
+            return BY_NAME[name].word(getattr(own, name))
+        return name
 
     @classmethod
     def read(cls, update: LeaseUpdate, reply: bytes) -> Self:

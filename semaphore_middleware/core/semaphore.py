@@ -432,6 +432,12 @@ class FairSemaphore:
         """
         return self._session.reason_at(scope) if self._session is not None else (None, None)
 
+    def held_back_by(self, scope: str) -> str:
+        """Why this node's requests of a scope wait, by the server's last reply, in a word or two:
+        `delay 1.5 s`; empty: it is not known.
+        """
+        return self._session.held_back_by(scope) if self._session is not None else ""
+
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
         return list(self._session.updates.permits()) if self._session is not None else ()

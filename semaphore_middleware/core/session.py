@@ -232,6 +232,11 @@ class Session:
                 return reason, lease.pause_end - self._store.wall
         return reason, None
 
+    def held_back_by(self, scope: str) -> str:
+        """The reason of `reason_at` in a word or two; empty: it is not known."""
+        lease = self.updates.leases.get(scope)
+        return lease.last_reply.held_back_by if lease and lease.last_reply else ""
+
     def _on_notification(self, notification: Notification) -> None:
         lease = self.updates.leases.get(notification.scope)
         if lease is None:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -19,12 +20,14 @@ from semaphore_middleware.link.environment import default_node
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.observers.stats import SemaphoreStats
 from semaphore_middleware.operators.long_waits import PERSONS_WAIT_S, StricterLimits
+from semaphore_middleware.operators.progress import Progress
 from semaphore_middleware.scrapy.downloads import Downloads
 from semaphore_middleware.scrapy.engine import (
     Engine,
     belongs_to_a_command,
     check_reactor,
     end_crawl,
+    log_interval,
     spider_name,
 )
 from semaphore_middleware.scrapy.scopes import ScopeFinder
@@ -91,18 +94,24 @@ class Crawl:
             crawler, self._engine, settings, scopes, self.semaphore, self.opened
         )
         self._failed = False
+        self._pages = 0
+        crawler.signals.connect(self._count_page, signals.response_received)
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
 
     def _make_observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the crawl.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        observers: list[Observer] = [stats, StricterLimits()]
+        progress = Progress(partial(log_interval, self._crawler), lambda: self._pages)
+        observers: list[Observer] = [stats, progress, StricterLimits()]
         with suppress(ImportError):  # without opentelemetry-api
             from semaphore_middleware.observers.spans import WaitSpans
 
             observers.append(WaitSpans())
         return observers
+
+    def _count_page(self) -> None:
+        self._pages += 1
 
     def join_server(self) -> str:
         """Start or join the embedded server, if the settings name no server. Blocks for a moment.

@@ -19,6 +19,7 @@ from scrapy import Request, Spider, signals
 from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.extensions.logstats import LogStats
 from scrapy.signalmanager import SignalManager
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.python import global_object_name
@@ -288,6 +289,12 @@ def keep_spider_arguments() -> None:
 def spider_name(crawler: Crawler) -> str:
     """The name of a crawler's spider; empty without a spider, or if it has no name."""
     return getattr(crawler.spider or crawler.spidercls, "name", None) or ""
+
+
+def log_interval(crawler: Crawler) -> float:
+    """Seconds between two lines of Scrapy's `LogStats`; 0: it is off."""
+    extension = crawler.get_extension(LogStats)
+    return extension.interval if extension is not None else 0.0
 
 
 def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, slots: Slots) -> None:
