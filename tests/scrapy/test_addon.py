@@ -25,10 +25,10 @@ from tests.support.site import Site
 from tests.support.visits import Visits
 
 
-def local_slots(crawl: Crawl) -> dict[str, tuple[int, float]]:
-    """The concurrency and the delay of each slot of the crawl's downloader."""
+def local_slots(crawl: Crawl) -> dict[str, tuple[float, int]]:
+    """The delay that each slot of the downloader keeps, and how many requests it holds up."""
     slots = crawl.crawler.engine.downloader.slots
-    return {key: (slot.concurrency, slot.download_delay()) for key, slot in slots.items()}
+    return {key: (slot.download_delay(), len(slot.queue)) for key, slot in slots.items()}
 
 
 class Polite(Visits):
@@ -52,7 +52,7 @@ async def test_spider_attributes_hold_for_all_nodes_unless_its_settings_say_othe
 ) -> None:
     crawl = Crawl(server, *pages(site, 4, "/slow/"), spider=spider, limit=4)
     await site.until(lambda: site.now == limit)
-    assert local_slots(crawl) == {"127.0.0.1": (16, 0.0)}, "the local slot is open"
+    assert local_slots(crawl) == {"127.0.0.1": (0.0, 0)}, "the local slot is open"
     await crawl.gave_back(4, site)
     assert site.most == limit
 
@@ -72,7 +72,7 @@ async def test_the_user_s_settings_stay(server: RedisServer, site: Site, caplog:
     shown = caplog.text.partition("Overridden settings:")[2]
     assert "'DOWNLOAD_DELAY': 0.01" in shown
     assert "'CONCURRENT_REQUESTS_PER_DOMAIN': 2" in shown
-    assert local_slots(crawl) == {"127.0.0.1": (40, 0.0)}
+    assert local_slots(crawl) == {"127.0.0.1": (0.0, 0)}
     handlers = crawl.crawler.engine.downloader.handlers
     assert handlers._get_handler("http")._pool.maxPersistentPerHost == 40  # type: ignore[union-attr]
     assert settings["REDIS_URL"] == server.url, "for components that use the same server"
