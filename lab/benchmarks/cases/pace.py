@@ -30,16 +30,19 @@ class Metered:
     burst: int
     milliseconds: int  # until a page is there
     limit: int  # how many may be open at once
+    closes: bool = False  # connections, instead of refusing
 
     def __str__(self) -> str:
-        return f"{self.rate:g}/s, burst {self.burst}, pages of {self.milliseconds / 1000:g} s"
+        how = ", closing connections" if self.closes else ""
+        return f"{self.rate:g}/s, burst {self.burst}, pages of {self.milliseconds / 1000:g} s{how}"
 
     @property
     def manner(self) -> str:
-        return f"{self.milliseconds}@{self.rate:g}+{self.burst}"
+        return f"{self.milliseconds}@{self.rate:g}+{self.burst}{'!' * self.closes}"
 
 
 SITES = (Metered(5, 5, 100, 8), Metered(3.5, 10, 2500, 16))
+CLOSING = Metered(5, 5, 100, 8, closes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,14 @@ def measure(quick: bool) -> Report:
             if not quick and (metered, nodes) == (SITES[0], 1):
                 drawn = {kind: crawled[kind].pages for kind in (PLAIN, ADD_ON, BY_HAND)}
                 draw_pages(PICTURES / "pace.svg", drawn, pages)
+    for site_of in () if quick else (CLOSING,):
+        with RedisServer() as server:
+            plain = {"CONCURRENT_REQUESTS_PER_DOMAIN": site_of.limit}
+            ours = with_add_on(server.url, SEMAPHORE_LIMITS={HOST: {"concurrency": site_of.limit}})
+            for kind, settings in ((PLAIN, plain), (ADD_ON, ours)):
+                one = _crawl(site_of, 1, pages, settings)
+                numbers = len(one.pages), one.refused(0, FIRST), one.share, one.seconds
+                rows.append([f"{site_of}: {kind}", *numbers])
     how = f"{pages} pages. Told by hand: the site's rate in SEMAPHORE_LIMITS, with a burst of 1."
     return Report("pace: sites that meter starts", COLUMNS, rows, goals, [how])
 

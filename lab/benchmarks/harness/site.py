@@ -2,7 +2,8 @@
 
 `/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes that long to answer;
 with two times, as in 150-250, pages take times between, spread evenly over their numbers. With a
-rate and a burst, as in 100@5+10, it allows 5 starts a second, and 10 at once. The site
+rate and a burst, as in 100@5+10, it allows 5 starts a second, and 10 at once; it closes the
+connections of the others if an exclamation mark follows. The site
 records which requests are open, and when; `/record` returns that. It is as simple as a server
 can be: on a machine with few cores it must leave them to those who are measured.
 """
@@ -54,8 +55,11 @@ class MeasuringSite(JudgingSite):
             return None
         _, host, manner, _, number = visit.path.split("/")
         manner, _, allowed = manner.partition("@")
-        if allowed and self._refuses(host, allowed):
-            visit.answer(REFUSAL)
+        if allowed and self._refuses(host, allowed.rstrip("!")):
+            if allowed.endswith("!"):
+                visit.transport.close()
+            else:
+                visit.answer(REFUSAL)
             return None
         wait = _wait(manner, int(number)) / 1000
         return asyncio.get_running_loop().call_later(wait, visit.answer, PAGE)
