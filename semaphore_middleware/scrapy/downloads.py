@@ -61,6 +61,7 @@ from semaphore_middleware.scrapy.scopes import (
     SCOPE_KEY,
     ScopeFinder,
     Scopes,
+    chosen_slot,
     drop_scope_of_other_host,
     host_of,
 )
@@ -171,18 +172,18 @@ class Downloads:
                 current_page.reset(page_token)
 
     def _warn_of_slot(self, request: Request) -> None:
-        """Warn if the user has chosen the request's slot. Scrapy sets it to the host; after a
-        redirect, it is that of the previous request.
+        """Warn if the user has named a request's slot as a host. Scrapy sets it to the host; after
+        a redirect, it is that of the previous request.
         """
         slot = request.meta["download_slot"]
         is_known = self._downloader is not None and slot in self._downloader.slots
         is_expected = "redirect_urls" in request.meta or SCOPE_KEY in request.meta
-        if is_known or is_expected or slot == host_of(request):
+        if is_known or is_expected or slot == host_of(request) or chosen_slot(request):
             return
         self._has_warned_of_slot = True
         logger.warning(
-            "%s: meta['download_slot'] = %r has no effect: to limit such requests together, set "
-            "meta['semaphore_scope'] instead.",
+            "%s: meta['download_slot'] = %r has no effect, as a host: to limit such requests "
+            "together, name the slot unlike a host.",
             request,
             slot,
         )

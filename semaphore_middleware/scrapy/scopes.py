@@ -116,7 +116,8 @@ class ScopeFinder:
         """
         meta = request.meta
         url = urlparse_cached(request)
-        if self._needs_only_host and OUR_KEYS.isdisjoint(meta):
+        slot = chosen_slot(request)
+        if self._needs_only_host and slot is None and OUR_KEYS.isdisjoint(meta):
             return self._scopes_of_site(url.scheme, url.netloc)
         skip = meta.get(SKIP_KEY)
         given = meta.get(SCOPE_KEY)
@@ -128,9 +129,13 @@ class ScopeFinder:
             return NO_SCOPES
         if given is not None:
             return self._with_limits(tuple((name, self._has_default(name)) for name in names))
-        # The scopes of its URL; after a redirect, `download_slot` in meta is outdated.
         host = _host_in(url.scheme, url.netloc)
-        return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
+        if not host:
+            return NO_SCOPES
+        scopes = [*self._names_of(request, host)]
+        if slot is not None:
+            scopes.append((slot, True))
+        return self._with_limits(tuple(scopes))
 
     def queue_key(self, request: Request) -> str:
         """The key of a request's queue, the same on all nodes: its scopes, otherwise its host."""
@@ -297,6 +302,14 @@ def origin_of(request: Request) -> str:
     url = urlparse_cached(request)
     authority = url.netloc.rpartition("@")[2].lower()
     return f"{url.scheme}://{authority.removesuffix(f':{DEFAULT_PORTS.get(url.scheme)}')}"
+
+
+def chosen_slot(request: Request) -> str | None:
+    """The user's own name in `meta["download_slot"]`: a further scope of the request. None: there
+    is none, or a host. Scrapy puts the host there, and copies of meta bring it to other hosts.
+    """
+    slot = request.meta.get("download_slot")
+    return slot if slot is not None and is_scope(slot) and kind_of(slot) == "name" else None
 
 
 def drop_scope_of_other_host(new: Request, request: Request) -> None:

@@ -11,6 +11,7 @@ from scrapy.core.downloader import Slot
 
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.scrapy.scopes import chosen_slot
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -74,9 +75,12 @@ class OpenSlot(Slot):
     def enter(self, request: Request, scopes: Scopes) -> None:
         """Note a request that asks for permits, with its scopes, until it is no longer active."""
         self.active.add(request)
-        if scopes.site is None:
+        chosen = chosen_slot(request)
+        names = [name for name, _ in scopes.limits]
+        index = names.index(chosen) if chosen in names else scopes.site
+        if index is None:
             return
-        scope, limit = scopes.limits[scopes.site]
+        scope, limit = scopes.limits[index]
         if scope not in self._jitters:
             if len(self._jitters) == SCOPES_MAX:
                 self._forget(next(iter(self._jitters)))

@@ -190,13 +190,15 @@ async def test_a_slot_of_the_user_s_is_said_to_have_no_effect(
 ) -> None:
     other_host = site.url("/page/1", "localhost").removeprefix("http:")
     moved = Request(site.url(f"/redirect{other_host}"), priority=9)
-    own = [Request(site.url(f"/page/{n}"), meta={"download_slot": "mine"}) for n in range(2, 4)]
+    own = [
+        Request(site.url(f"/page/{n}"), meta={"download_slot": "mine.example"}) for n in range(2, 4)
+    ]
     crawl = Crawl(server, moved, *own)
     await crawl.finished()
     assert len(crawl.spider.responses) == 3
     said = [message for message in caplog.messages if "download_slot" in message]
     assert len(said) == 1
-    assert "meta['download_slot'] = 'mine' has no effect" in said[0]
+    assert "meta['download_slot'] = 'mine.example' has no effect" in said[0]
 
 
 class Persons(Visits):

@@ -96,6 +96,13 @@ CASES = {
         meta={"autothrottle_dont_adjust_delay": True},
         delay=DELAY_S,
     ),
+    "download_slot": Case(
+        {"DOWNLOAD_SLOTS": {"ours": {"delay": DELAY_S}}, **EVEN},
+        paths=("/page/1", "/page/2"),
+        hosts=(HOST, OTHER),
+        meta={"download_slot": "ours"},
+        delay=DELAY_S,
+    ),
     "CLOSESPIDER_PAGECOUNT": Case(
         {"CLOSESPIDER_PAGECOUNT": 3}, paths=("/page/",), spider=Follows, seen=3
     ),
