@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -57,11 +58,10 @@ class Network:
     If many sites in a row did not respond, the node connects to those that responded last: if one
     accepts, the silent ones are dead. If any of these closed the connection, the node's own network
     may close all: then one of the others must respond, to a HEAD request for its robots.txt.
-    Otherwise the node makes one request at a time, at growing
-    intervals, until one gets a response or such a connection. So an outage costs a few attempts,
-    and no page. A node without any response yet, except through a proxy, cannot distinguish these
-    cases: it also makes one request at a time, but their failures count. Times are on the loop's
-    clock, in seconds.
+    Otherwise the node makes one request at a time, at growing intervals, until one gets a response
+    or such a connection. So an outage costs a few attempts, and no page. A node without any
+    response yet, except through a proxy, cannot distinguish these cases: it also makes one request
+    at a time, but their failures count. Times are on the loop's clock, in seconds.
     """
 
     def __init__(
@@ -198,7 +198,8 @@ class Network:
         request = Request(f"{url.scheme}://{url.netloc}/robots.txt", method="HEAD")
         with suppress(OSError, UnicodeError, SemaphoreError):  # a TimeoutError, too
             async with asyncio.timeout(CONNECT_TIMEOUT_S), self._probe(request):
-                reader, writer = await _connect(url, is_tls=url.scheme == "https")
+                tls = _any_certificate() if url.scheme == "https" else None
+                reader, writer = await _connect(url, tls)
                 try:
                     host = url.netloc.rpartition("@")[2]
                     head = HEAD.format(host=host, user_agent=self._user_agent)
@@ -251,8 +252,15 @@ async def _accepts(url: ParseResult) -> bool:
 
 
 async def _connect(
-    url: ParseResult, is_tls: bool = False
+    url: ParseResult, tls: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     port = url.port or DEFAULT_PORTS[url.scheme]
-    tls = is_tls or None
     return await asyncio.open_connection(url.hostname, port, happy_eyeballs_delay=0.25, ssl=tls)
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """TLS with any certificate, as Scrapy connects by default."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
