@@ -80,6 +80,8 @@ logger = logging.getLogger(__name__)
 
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait for a slot of CONCURRENT_REQUESTS: busy nodes free one sooner."""
+PERMIT_OF_PROBE_S = 1.0
+"""How long a test of this node's network waits for a permit."""
 NO_PERMITS = PermitSet(())
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
@@ -387,9 +389,12 @@ class Downloads:
 
     @asynccontextmanager
     async def _probe(self, request: Request) -> AsyncIterator[None]:
-        """Hold the permits of a request by which this node tests its network."""
+        """Hold the permits of a request by which this node tests its network. Raises
+        `AcquireTimeoutError` where they are in use: those requests test it as well.
+        """
         limits = self._crawl_delays.apply(self._scopes.find_scopes(request), request).limits
-        permits = await self._semaphore.acquire_all(limits) if limits else NO_PERMITS
+        timeout = PERMIT_OF_PROBE_S
+        permits = await self._semaphore.acquire_all(limits, timeout) if limits else NO_PERMITS
         try:
             permits.begin()
             yield

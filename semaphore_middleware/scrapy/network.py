@@ -57,7 +57,7 @@ class Network:
 
     If many sites in a row did not respond, the node connects to those that responded last: if one
     accepts, the silent ones are dead. If any of these closed the connection, the node's own network
-    may close all: then one of the others must respond, to a HEAD request for its robots.txt.
+    may close all: then one of the others must respond to a HEAD request for its robots.txt.
     Otherwise the node makes one request at a time, at growing intervals, until one gets a response
     or such a connection. So an outage costs a few attempts, and no page. A node without any
     response yet, except through a proxy, cannot distinguish these cases: it also makes one request
@@ -172,8 +172,13 @@ class Network:
         none can, and no site responds meanwhile.
         """
         responses = self._responses
-        test = self._responds if self._has_closed else _accepts
-        if any(await asyncio.gather(*map(test, self._reachable.values()))):
+        if self._has_closed:
+            # A silent one has not responded just now, and its request still holds the permit.
+            others = [url for site, url in self._reachable.items() if site not in self._silent]
+            tests = map(self._responds, others)
+        else:
+            tests = map(_accepts, self._reachable.values())
+        if any(await asyncio.gather(*tests)):
             self._next_check = asyncio.get_running_loop().time() + CONNECT_INTERVAL_S
             self._recover()
         elif self._responses > responses:
