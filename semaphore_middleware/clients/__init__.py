@@ -19,6 +19,7 @@ from semaphore_middleware.model.asked_pauses import (
 from semaphore_middleware.model.feedback import teaches_interval
 from semaphore_middleware.model.hosts import normal_host
 from semaphore_middleware.model.settings import check_statuses
+from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
@@ -32,6 +33,12 @@ def scope_of(url: str) -> str:
     if not host:
         raise SettingsError(f"the URL {url!r} has no host; allowed is one like https://example.com")
     return normal_host(host)
+
+
+def check_semaphore(given: object, kind: type) -> None:
+    """Raises `SettingsError` if it is not of the kind that this client needs."""
+    if not isinstance(given, kind):
+        raise not_allowed(given, "semaphore", f"a {kind.__name__}")
 
 
 class Answers:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from semaphore_middleware.clients import BACKOFF_CODES, Answers, scope_of
+from semaphore_middleware.clients import BACKOFF_CODES, Answers, check_semaphore, scope_of
+from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.sync import SyncSemaphore
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
-    from semaphore_middleware.core.semaphore import FairSemaphore
-    from semaphore_middleware.core.sync import SyncSemaphore
     from semaphore_middleware.model.limits import GivenLimit
 
 
@@ -50,6 +50,7 @@ class AsyncSemaphoreTransport(httpx.AsyncBaseTransport):
         transport: httpx.AsyncBaseTransport | None = None,
         backoff_codes: Iterable[int] = BACKOFF_CODES,
     ) -> None:
+        check_semaphore(semaphore, FairSemaphore)
         self._semaphore = semaphore
         self._limit = limit
         self._timeout = timeout
@@ -93,6 +94,7 @@ class SemaphoreTransport(httpx.BaseTransport):
         transport: httpx.BaseTransport | None = None,
         backoff_codes: Iterable[int] = BACKOFF_CODES,
     ) -> None:
+        check_semaphore(semaphore, SyncSemaphore)
         self._semaphore = semaphore
         self._limit = limit
         self._timeout = timeout

@@ -19,10 +19,10 @@ from requests.exceptions import (
 from requests.utils import select_proxy
 from urllib3.exceptions import NewConnectionError
 
-from semaphore_middleware.clients import BACKOFF_CODES, Answers, scope_of
+from semaphore_middleware.clients import BACKOFF_CODES, Answers, check_semaphore, scope_of
+from semaphore_middleware.core.sync import SyncSemaphore
 
 if TYPE_CHECKING:
-    from semaphore_middleware.core.sync import SyncSemaphore
     from semaphore_middleware.model.limits import GivenLimit
 
 IN_REDIRECTS = (ChunkedEncodingError, ContentDecodingError, RuntimeError)
@@ -57,6 +57,7 @@ class SemaphoreAdapter(HTTPAdapter):
         backoff_codes: Iterable[int] = BACKOFF_CODES,
         **options: Any,
     ) -> None:
+        check_semaphore(semaphore, SyncSemaphore)
         super().__init__(**options)
         self._semaphore = semaphore
         self._limit = limit

@@ -225,6 +225,16 @@ def test_codes_that_are_none_are_refused(codes: Any) -> None:
             make()
 
 
+def test_a_semaphore_of_the_wrong_kind_is_refused() -> None:
+    semaphore: Any = FairSemaphore("redis://unused")
+    sync_semaphore: Any = SyncSemaphore("redis://unused")
+    with pytest.raises(SettingsError, match="a FairSemaphore"):
+        AsyncSemaphoreTransport(sync_semaphore, 1)
+    for make in (SemaphoreTransport, SemaphoreAdapter):
+        with pytest.raises(SettingsError, match="a SyncSemaphore"):
+            make(semaphore, 1)
+
+
 async def test_a_semaphore_that_is_closed_or_cannot_be_opened_raises_that(
     server: RedisServer, site: Site
 ) -> None:
