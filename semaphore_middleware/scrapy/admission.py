@@ -220,6 +220,8 @@ class Admissions:
         wait for a stuck request.
         """
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
+        self.scheduler_passes_over = False
+        """The scheduler keeps the requests of saturated scopes: its queue calls `next_names`."""
         # with a slot of CONCURRENT_REQUESTS, or one reserved
         self._in_slots: set[Admission] = set()
         self._slot_queue: dict[Admission, asyncio.Future[None]] = {}  # without a slot
@@ -235,9 +237,13 @@ class Admissions:
         """True if the engine should take no request of any scope from the scheduler: too many
         requests wait for permits, one waits only for a slot of CONCURRENT_REQUESTS, or those
         `in_fetch` will use all slots.
+
+        Of a scheduler that cannot pass over saturated scopes, all those `in_fetch` count, as in
+        Scrapy: otherwise it would be emptied into memory, and a killed node would lose its queue.
         """
+        exempt = len(self._exempt) if self.scheduler_passes_over else 0
         return (
-            in_fetch - len(self._exempt) >= self._concurrency
+            in_fetch - exempt >= self._concurrency
             or bool(self._slot_queue)
             or len(self._only_waiting) >= MAX_WAITING
         )

@@ -76,7 +76,7 @@ class SemaphoreDownloader(Downloader):
         """True if the engine should take no request from the scheduler.
 
         Scrapy counts `active`, including requests that only wait for a permit: one full site would
-        use up CONCURRENT_REQUESTS, and hold up all other sites.
+        use up CONCURRENT_REQUESTS, and hold up all other sites that the scheduler could go on to.
         """
         return self._downloads.admissions.needs_backout(len(self.active))
 
@@ -92,6 +92,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._admissions = crawl_of(crawler).downloads.admissions
+        self._admissions.scheduler_passes_over = True
         self._names = sorted(map(names_in, self.pqueues))
         self._next: ScopeNames | None = None  # for the next request
         self._last: ScopeNames = ()  # of the last request

@@ -46,6 +46,7 @@ class Downloader(RuleBasedStateMachine):
         limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
         self.wakes = 0
         self.all = Admissions(ScopeFinder(("host", "all"), limits), SLOTS, self.room)
+        self.all.scheduler_passes_over = True
         self.permits: dict[Admission, Permits] = {}
         self.following: dict[Admission, Any] = {}
         self.seen = (0, 0)

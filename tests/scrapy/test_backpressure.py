@@ -1,12 +1,15 @@
 """Requests of a full site stay in the scheduler, and requests of other sites go ahead of them."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 from scrapy import Request, signals
-from scrapy.core.scheduler import Scheduler
+from scrapy.core.scheduler import BaseScheduler, Scheduler
+from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
@@ -87,6 +90,48 @@ async def test_queue_names_full_sites(server: RedisServer, site: Site) -> None:
     assert name_of(several) == " + ".join(several[:2])
     await crawl.gave_back(5, site)
     assert not queue.is_full(domain)
+
+
+class FirstInFirstOut(BaseScheduler):
+    """A scheduler with a queue of its own, which other nodes could share."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.queue: deque[Request] = deque()
+        self.most = 0
+        """The most requests that its node had taken and not finished."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    def has_pending_requests(self) -> bool:
+        return bool(self.queue)
+
+    def enqueue_request(self, request: Request) -> bool:
+        self.queue.append(request)
+        return True
+
+    def next_request(self) -> Request | None:
+        if not self.queue:
+            return None
+        assert self.crawler.engine is not None
+        self.most = max(self.most, len(self.crawler.engine.downloader.active) + 1)
+        return self.queue.popleft()
+
+
+async def test_a_scheduler_that_cannot_pass_over_full_sites_is_not_emptied(
+    server: RedisServer, site: Site
+) -> None:
+    requests = pages(site, 20, "/slow/", FULL)
+    crawl = Crawl(server, *requests, SCHEDULER=FirstInFirstOut, CONCURRENT_REQUESTS=4)
+    await site.until(lambda: site.now == 1)
+    slot = crawl.crawler.engine._slot
+    assert slot is not None
+    scheduler = slot.scheduler
+    assert isinstance(scheduler, FirstInFirstOut)
+    await crawl.gave_back(20, site)
+    assert scheduler.most == 4
 
 
 async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
