@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import EVERY, clean, domain_hint, is_pattern, parse_name
 from semaphore_middleware.model.inspection import Inspection, ServerState
@@ -141,18 +142,34 @@ async def _change(admin: Admin, verb: str, name: str, limit: Any) -> None:
     else:
         await look_at(admin, [name])  # raises an error if there is nothing to take back
         await (admin.resume(name) if verb == "resume" else admin.reset(name))
-    await _print_rule(admin, name)
+    with _after(f"{verb} {clean(name)}", "the result"):
+        await _print_rule(admin, name)
 
 
 async def _change_all(admin: Admin, verb: str) -> None:
     """Change the rule for every scope, or remove all rules, and print the result."""
     await {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[verb](EVERY)
-    snapshot = Snapshot.of(await admin.survey(), await admin.rules())
-    rule, totals = await admin.rule(EVERY), snapshot.totals
-    print(f"all sites: {rule_words(rule)}; {totals.held:,} held, {totals.waiting:,} waiting")
-    paused = [rule.name for rule in snapshot.rules if rule.paused]
-    if paused and verb == "resume":
-        print(f"Still paused individually: {names_of(paused)}.")
+    done = f"{verb} --all"
+    with _after(done, "the result"):
+        rules = await admin.rules()
+        line = f"all sites: {rule_words(next((r for r in rules if r.name == EVERY), None))}"
+        with _after(done, "the totals"):  # needs rights that the change does not
+            totals = Snapshot.of(await admin.survey(), rules).totals
+            line += f"; {totals.held:,} held, {totals.waiting:,} waiting"
+        print(line)
+        paused = [rule.name for rule in rules if rule.paused]
+        if paused and verb == "resume":
+            print(f"Still paused individually: {names_of(paused)}.")
+
+
+@contextmanager
+def _after(change: str, what: str) -> Iterator[None]:
+    """For what is only read after a change: if that fails, the change is done all the same."""
+    try:
+        yield
+    except SemaphoreError as error:
+        text = f"{change} is done, but {what} cannot be shown: {error}"
+        print(f"scrapy semaphore: {text}", file=sys.stderr)
 
 
 async def _print_rule(admin: Admin, name: str) -> None:

@@ -5,13 +5,17 @@ import re
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, PermitLostError
+from semaphore_middleware import FairSemaphore, PermitLostError, ServerUnreachableError
 from semaphore_middleware.model.inspection import ServerState
 from semaphore_middleware.operators.admin import SCOPES_PER_CALL, Admin
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
+from tests.support.crawls import Patch
 from tests.support.nodes import Caller, Outside, until_waiting
+from tests.support.rights import user
 from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S, TIMEOUT_S
+
+SAYS = "scrapy semaphore: "
 
 
 async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) -> None:
@@ -107,6 +111,36 @@ async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: Redis
     assert ran == (0, f"{asked}all sites: nothing is set; {usage}\n", "")
     ran = await semaphore(server, "reset", "--all")
     assert ran == (0, f"all sites: nothing is set; {usage}\n", "")
+
+
+async def test_what_cannot_be_read_after_a_change_fails_no_change(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
+    url = user(server, name="crawler")  # who may change rules, but not list the scopes
+    await three_nodes(server)
+    for verb, now, is_paused in (
+        (("pause", "--all"), "paused", True),
+        (("resume", "--all"), "nothing is set", False),
+        (("pause", "--all"), "paused", True),
+        (("reset", "--all", "--yes"), "nothing is set", False),
+    ):
+        ran = await semaphore(url, *verb)
+        assert (ran.status, ran.lines[-1]) == (0, f"all sites: {now}")
+        done = f"{SAYS}{verb[0]} --all is done, but the totals cannot be shown:"
+        assert ran.err.startswith(done)
+        assert "'zscan'" in ran.err
+        async with Admin(server.url) as admin:
+            assert (await admin.inspect(SITE)).paused == is_paused
+
+    async def lost(*_: object) -> None:
+        raise ServerUnreachableError("lost the server")
+
+    monkeypatch.setattr(Admin, "rule", lost)
+    monkeypatch.setattr(Admin, "rules", lost)
+    for arguments in (("limit", SITE, "5"), ("pause", SITE), ("pause", "--all")):
+        done = " ".join(arguments[:2])
+        said = f"{SAYS}{done} is done, but the result cannot be shown: lost the server\n"
+        assert await semaphore(server, *arguments) == (0, "", said)
 
 
 async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
