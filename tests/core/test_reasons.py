@@ -131,3 +131,22 @@ async def test_closed_comes_before_full(server: RedisServer, outside: Outside) -
     seen = await a.inspect("s")
     assert seen.state == "backoff"
     assert seen.wait is not None
+
+
+async def test_permits_whose_lease_has_ended_fill_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
+    """As nobody calls, they are still counted on the server."""
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", 2, limit=LIMIT)
+    await b.take("t", limit=LIMIT)
+    await a.take("t", 2, limit=LIMIT)  # one of them waits
+    assert [(await b.inspect(scope)).state for scope in "st"] == ["full", "full"]
+    for scope in "st":
+        outside.end_leases("a", scope)
+    before = outside.dump()
+    seen = await b.inspect("s")
+    assert (seen.held, seen.waiting, seen.limit, seen.state, seen.why) == (0, 0, None, "idle", "")
+    seen = await b.inspect("t")
+    assert (seen.held, seen.waiting, seen.limit, seen.state, seen.why) == (1, 0, 2, "open", "")
+    assert outside.dump() == before

@@ -59,9 +59,16 @@ local function held_back_by(scope)
   return reason or 0, wait or -1
 end
 
+-- What the next call of a node will close is not shown, and does not count.
+local function leave_out_ended_entries(scope)
+  add_up(scope, function() end)
+  if not is_in_use(scope) then scope.concurrency = 0 end -- as when it is idle
+end
+
 local function reply_of(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   if scope.is_new and ARGV[3] == 'kept' then return false end
+  if NOW >= scope.due then leave_out_ended_entries(scope) end
   apply_limit(scope)
   local effective, learned = scope.effective, scope.learned or NOTHING
   local limit, limit_max = effective.limit, effective.concurrency

@@ -74,16 +74,15 @@ local function close_entry(scope, node, entry)
   end
 end
 
--- Closes the entries whose leases are over, and adds up again what the others hold and which limit they ask
--- for; or leaves that to a later call.
-local function close_ended_entries(scope)
-  if not read_entries(scope) then return end
+-- Adds up again what the entries hold and which limit they ask for. Those whose leases are over do not count:
+-- `on_ended` has each of them.
+local function add_up(scope, on_ended)
   local held, waiting, unstarted, suspended, due = 0, 0, 0, 0, math.huge
   local agreed = scope.concurrency
   scope.concurrency = 0 -- rule 23: ends with its entries
   for_each_entry(scope, function(node, entry)
     if entry.lease_end <= NOW then
-      close_entry(scope, node, entry)
+      on_ended(node, entry)
     else
       held, waiting = held + held_by(entry), waiting + waiting_at(entry)
       unstarted, suspended = unstarted + entry.unstarted, suspended + entry.suspended
@@ -94,6 +93,14 @@ local function close_ended_entries(scope)
   scope.held, scope.waiting, scope.unstarted, scope.suspended = held, waiting, unstarted, suspended
   scope.due = due
   if scope.concurrency == 0 then scope.concurrency = agreed end -- no entry is open
+end
+
+-- Closes the entries whose leases are over, and adds up the others; or leaves that to a later call.
+local function close_ended_entries(scope)
+  if not read_entries(scope) then return end
+  add_up(scope, function(node, entry)
+    close_entry(scope, node, entry)
+  end)
   apply_limit(scope)
   if scope.jobs or scope.job == true then count_jobs(scope) end
 end
