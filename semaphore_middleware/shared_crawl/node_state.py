@@ -424,7 +424,9 @@ class NodeState:
             return
         self._log_wait_at = now + LOG_WAIT_S
         if at_work is None:
-            logger.info("This node waits for further requests, as CRAWL_WAIT allows")
+            key = self._settings.start_key
+            reads = f"; it reads {key!r} at {self._settings.server_name}" if key is not None else ""
+            logger.info("This node waits for further requests, as CRAWL_WAIT allows%s", reads)
         else:
             logger.info(
                 "This node waits for others at work (%d), such as %s; requests in flight there: %d",

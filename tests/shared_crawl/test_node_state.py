@@ -365,6 +365,17 @@ def test_what_a_node_waits_for_is_said_once_a_minute(
     ]
 
 
+def test_a_waiting_node_names_the_key_and_the_server_it_reads(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    node = Node(start_key="shop:starts")
+    node.reply(node.idles(), [])
+    node.reply(node.call(), IdleReply(NextStep.WAIT, 1.0, [], 0))
+    [line] = [line for line in caplog.messages if "waits" in line]
+    assert line.endswith("as CRAWL_WAIT allows; it reads 'shop:starts' at redis://unused:6379/0")
+
+
 def test_an_unreadable_request_goes_back_and_ends_the_node(node: Node) -> None:
     assert node.asks() is None
     unreadable = RequestInFlight(b"place", b"no JSON")
