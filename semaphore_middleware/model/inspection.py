@@ -175,6 +175,8 @@ class Inspection:
     """The reason why nothing may start now; None: something may, or the scope is idle."""
     wait: Wire[float | None] = None
     """Seconds until something may start, at the earliest; None: not a matter of time alone."""
+    kept: Wire[bool] = False
+    """True if the server keeps the scope: it is in use, or its last starts or answers count."""
     jobs: tuple[JobShare, ...] = ()
     """The jobs' parts of the scope, by name; empty if all nodes belong to one job."""
     findings: tuple[Finding, ...] = ()

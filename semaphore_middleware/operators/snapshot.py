@@ -342,10 +342,8 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
 
 
 def _is_known(seen: Inspection) -> bool:
-    """A scope is known if it is in use, is remembered, or has a rule."""
-    numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
-    shut = any(finding.shut for finding in seen.findings)
-    return any((*numbers, shut, seen.paused, seen.set_by, seen.members))
+    """A scope is known if the server keeps it, as a survey shows it, or if a rule applies to it."""
+    return any((seen.kept, seen.limit, seen.paused, seen.set_by))
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:

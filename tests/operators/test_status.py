@@ -51,6 +51,18 @@ async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside:
     assert outside.notified() == []
 
 
+async def test_a_name_shows_what_the_table_lists(server: RedisServer) -> None:
+    """Also an idle scope kept for its last starts, none of which holds back the next."""
+    caller = await Caller.join(server, "a")
+    limit = Limit(2, rate="30/m", burst=4)
+    await caller.take(SITE, limit=limit)
+    await caller.give_back(SITE, limit=limit)
+    assert not (await caller.inspect(SITE)).next_start
+    listed = await semaphore(server, "status")
+    assert listed.lines[1].split()[0] == SITE
+    assert await semaphore(server, "status", SITE) == listed
+
+
 async def test_of_many_scopes_some_are_chosen(server: RedisServer) -> None:
     one, *_ = await three_nodes(server)
     await one.hold("a.example.org", 1)

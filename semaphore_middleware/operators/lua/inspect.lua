@@ -77,6 +77,7 @@ local function reply_of(key, queue)
   local next_start = left(earliest)
   local backoff_left = left(pause_end(learned))
   local backoff_last = learned.backoff / 1000
+  local kept = scope.is_new and 0 or 1
   local paused, started = effective.paused and 1 or 0, scope.started
   local reason, wait = held_back_by(scope)
   local numbers = struct.pack('@format(inspection)@format(limit)', @(inspection), @effective.(limit))
