@@ -631,6 +631,11 @@ class ScopeLease:
         return self._held.keys()
 
     @property
+    def in_use(self) -> int:
+        """How many requests have a permit, or go on although they have lost theirs."""
+        return len(self._held) + len(self._orphans)
+
+    @property
     def waiting(self) -> Collection[Permit]:
         """Permits of waiting requests, the oldest first."""
         return self._queue.permits

@@ -115,7 +115,7 @@ class Session:
                 logger.warning(
                     "Could not give all permits back (%s): they are free when their leases end, in "
                     "%g s at most.",
-                    self.link.problem or "no answer",
+                    self._why_not_empty(),
                     self._lease_time,
                 )
         finally:
@@ -126,6 +126,15 @@ class Session:
             if self._caller is not None:
                 await asyncio.gather(self._caller, return_exceptions=True)
             self.cache.give_up()
+
+    def _why_not_empty(self) -> str:
+        """Why some permits are not given back at the end."""
+        if self.link.problem:
+            return str(self.link.problem)
+        in_use = sum(lease.in_use for lease in self.updates.leases.values())
+        if in_use:
+            return f"{in_use} in use, by requests not ended or responses not closed"
+        return "no answer"
 
     # The two tasks ------------------------------------------------------------------------------
 

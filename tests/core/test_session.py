@@ -423,3 +423,16 @@ async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
         now = setup.now
         await setup.session.stop(until=setup.loop.time() + 2.0)
         assert setup.now == pytest.approx(now + 0.5)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@in_simulated_time
+async def test_closing_says_that_requests_have_not_ended(is_lost: bool, caplog: Log) -> None:
+    async with Setup() as setup:
+        permit = await setup.hold()
+        permit._is_of_thread = True
+        if is_lost:
+            lease: Any = permit._lease
+            lease.lose_all("was lost")
+        await setup.session.stop(until=setup.loop.time() + 2.0)
+    assert "give all permits back (1 in use, by requests not ended" in caplog.text
