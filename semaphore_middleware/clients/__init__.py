@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
 
 BACKOFF_CODES = (429, 503)
+PAGES_MAX = 1000
+"""So many pages are remembered, the last ones that were refused."""
 
 
 def scope_of(url: str) -> str:
@@ -51,12 +54,17 @@ class Answers:
     def __init__(self, backoff_codes: Iterable[int]) -> None:
         self._codes = check_statuses(backoff_codes, "backoff_codes")
         self._ignored_pauses = IgnoredPauses()
+        self._refused_at: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """By method and URL, when the page was first refused since its last good answer, on the
+        loop's clock.
+        """
 
     def report(
         self, permit: Permit, method: str, url: str, status: int, fields: Fields, latency: float
     ) -> None:
         """Report a response, whose headers came after `latency` seconds. A 5xx except 509 counts as
-        a refusal only if it names a time: otherwise it may be of its page alone.
+        a refusal only if it names a time: otherwise it may be of its page alone. Neither does a
+        page's second refusal without a time, where the site is known to refuse some pages.
         """
         is_listed = status in self._codes
         is_of_proxy = status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and not is_listed
@@ -65,14 +73,31 @@ class Answers:
         ignored: list[str] = []
         path = urlsplit(url).path or "/"
         pause = pause_asked(fields, is_listed, ignored)
+        page = (method, url)
         if is_listed and (pause is not None or teaches_interval(status)):
-            interval = quota_interval(fields, ignored)
-            what = f"answered {status} to {method} {path}"
-            permit.refused(pause or 0.0, what, status, quota_interval=interval)
+            is_again = self._is_refused_again(page, permit, latency)
+            if permit.refuses_pages and is_again and not pause:
+                permit.answered(None)  # it is there, and no more is known
+            else:
+                interval = quota_interval(fields, ignored)
+                what = f"answered {status} to {method} {path}"
+                permit.refused(pause or 0.0, what, status, quota_interval=interval)
         else:
             is_good = status < 500 and path != "/robots.txt"  # which answers where no page does
+            if is_good:
+                self._refused_at.pop(page, None)
             permit.answered(latency if is_good else None, pause or 0.0)
         self._ignored_pauses.warn(permit.scope, ignored)
+
+    def _is_refused_again(self, page: tuple[str, str], permit: Permit, latency: float) -> bool:
+        """Note that a page is refused. True if it was before, and the site has answered a request
+        that began after that.
+        """
+        before = self._refused_at.pop(page, None)
+        self._refused_at[page] = permit.granted_at + latency if before is None else before
+        if len(self._refused_at) > PAGES_MAX:
+            self._refused_at.popitem(last=False)
+        return before is not None and permit.site_answered_at > before
 
     def report_failure(self, permit: Permit) -> None:
         """Report that the site has not responded."""

@@ -21,10 +21,13 @@ from semaphore_middleware import (
     SettingsError,
     SiteBlockedError,
     SyncSemaphore,
+    clients,
 )
 from semaphore_middleware.clients import BACKOFF_CODES
 from semaphore_middleware.clients.httpx import AsyncSemaphoreTransport, SemaphoreTransport
 from semaphore_middleware.clients.requests import SemaphoreAdapter
+from semaphore_middleware.core.observer import RefusalReported
+from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model.feedback import Backoff
 from tests.clients.test_clients import (
     HOST,
@@ -35,8 +38,8 @@ from tests.clients.test_clients import (
     sync_httpx,
     with_requests,
 )
-from tests.support.crawls import Log
-from tests.support.nodes import eventually
+from tests.support.crawls import Log, Patch
+from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.times import ENDLESS_S, TIMEOUT_S
@@ -99,6 +102,43 @@ async def test_a_refusal_or_a_named_time_pauses_the_site_for_all_nodes(
                     await other.acquire(HOST, 1, timeout=0)
         else:
             assert await get(site.url("/page/")) == 200
+
+
+@each_client
+@pytest.mark.parametrize("refuses_pages", [True, False])
+async def test_a_page_that_is_refused_again_pauses_no_site_that_refuses_pages(
+    server: RedisServer, site: Site, opened: Opens, refuses_pages: bool, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(Permit, "refuses_pages", refuses_pages)
+    monkeypatch.setattr(clients, "PAGES_MAX", 1)
+    recorder = Recorder()
+
+    async def is_refusal(path: str) -> bool:
+        before = recorder.count(RefusalReported)
+        await get(site.url(path))
+        await eventually(lambda: server.members() == {})
+        return recorder.count(RefusalReported) > before
+
+    async with opened(server, backoff=HASTY, observers=[recorder]) as get:
+        assert not await is_refusal("/page/")
+        assert await is_refusal("/status/429")
+        assert await is_refusal("/status/429"), "no other request was answered since"
+        await get(site.url("/page/"))
+        for _ in range(2):
+            assert await is_refusal("/status/429") is not refuses_pages
+        site.headers_of["/status/429"] = {"Retry_After": "0"}
+        assert await is_refusal("/status/429") is not refuses_pages
+        assert await is_refusal("/status/429/other"), "the first time; the page before is forgotten"
+        await get(site.url("/page/"))
+        assert await is_refusal("/status/429")
+        assert await is_refusal("/status-once/429")
+        await get(site.url("/status-once/429"))
+        site.visits.clear()
+        assert await is_refusal("/status-once/429"), "it was answered since"
+        assert await is_refusal("/status/429")
+        await get(site.url("/page/"))
+        site.headers_of["/status/429"] = AFTER
+        assert await is_refusal("/status/429"), "it names a time"
 
 
 @each_client
