@@ -425,7 +425,8 @@ class NodeState:
         self._log_wait_at = now + LOG_WAIT_S
         if at_work is None:
             key = self._settings.start_key
-            reads = f"; it reads {key!r} at {self._settings.server_name}" if key is not None else ""
+            server = self._settings.server(1, self._settings.prefix)  # without a password
+            reads = f"; it reads {key!r} at {server}" if key is not None else ""
             logger.info("This node waits for further requests, as CRAWL_WAIT allows%s", reads)
         else:
             logger.info(

@@ -143,11 +143,6 @@ class CrawlSettings:
         )
 
     @property
-    def server_name(self) -> str:
-        """The server's URL, without secrets."""
-        return str(self.server(1, self.prefix))
-
-    @property
     def run_name(self) -> str:
         """The name of the run to join or begin; empty for any."""
         return self.run if self.run != "new" else ""
