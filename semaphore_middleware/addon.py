@@ -11,7 +11,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from semaphore_middleware.link.environment import server_of
+from semaphore_middleware.link.environment import server_of, unusable_of_scrapy_redis
 from semaphore_middleware.model.settings import SETTINGS
 from semaphore_middleware.scrapy.engine import end_crawl, keep_spider_arguments
 from semaphore_middleware.scrapy.settings import (
@@ -86,11 +86,13 @@ class SemaphoreAddon:
             if path_of(settings[name]) == scrapys:
                 _override(settings, name, ours)
         _replace_robotstxt_middleware(settings)
-        # For other components that use the server and the node's name, such as a scheduler.
+        # For other components that use the server and the node's name, such as a scheduler. They
+        # do not fall back to the embedded one if the project names one by a value that is wrong.
         url = self._crawl.semaphore.url
-        _name_server(settings, url)
-        if server_of(settings)[0] is None:  # the embedded one, beside settings of scrapy-redis
-            _override(settings, "SEMAPHORE_REDIS_URL", url)
+        if server_of(settings)[1] or unusable_of_scrapy_redis(settings) is None:
+            _name_server(settings, url)
+            if server_of(settings)[0] is None:  # the embedded one, beside settings of scrapy-redis
+                _override(settings, "SEMAPHORE_REDIS_URL", url)
         _override(settings, "SEMAPHORE_NODE", self._crawl.semaphore.node)
 
 

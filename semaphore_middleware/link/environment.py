@@ -26,6 +26,25 @@ LONGEST_NODE = 200
 """Characters of a node's name: each call sends it, and the server keeps it in each site's data."""
 HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+", re.IGNORECASE)
 
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, str) and HOST.fullmatch(value) is not None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return int(value) >= 0
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+PARTS_OF_ADDRESS = {
+    "REDIS_HOST": ("host", _is_host, "a host's name or address, without a port"),
+    "REDIS_PORT": ("port", _is_number, "a port's number"),
+    "REDIS_DB": ("db", _is_number, "a database's number"),
+}
+"""Settings of scrapy-redis, with their names in REDIS_PARAMS, checks, and what is allowed."""
+
 FLEETS = {"SCRAPY_JOB": "Scrapyd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
 """Systems that run processes on several machines, by a variable that each sets there."""
 MARKS_OF_CONTAINERS: Sequence[Path] = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -61,21 +80,42 @@ def _server_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str | None, st
     names do not count: Kubernetes sets REDIS_PORT to `tcp://...` in the environment.
     """
     where = next((name for name in SCRAPY_REDIS if settings.get(name)), "")
-    options = {"REDIS_HOST": "host", "REDIS_PORT": "port", "REDIS_DB": "db"}
-    named = {option: settings[name] for name, option in options.items() if settings.get(name)}
-    try:
-        given = {**(settings.get("REDIS_PARAMS") or {}), **named}
-        host, port = given.get("host") or "localhost", int(given.get("port") or 6379)
-        if not given.keys() & {"host", "port"} or not HOST.fullmatch(host):
-            return None, ""
-        user, password = [quote(given.get(name) or "", "") for name in ("username", "password")]
-        address = f"{user}:{password}@{quote(host)}:{port}/{int(given.get('db') or 0)}"
-    except (TypeError, ValueError):
+    if unusable_of_scrapy_redis(settings) is not None:
         return None, ""
+    named = {
+        option: settings[name]
+        for name, (option, _, _) in PARTS_OF_ADDRESS.items()
+        if settings.get(name)
+    }
+    given = {**(settings.get("REDIS_PARAMS") or {}), **named}
+    if not given.keys() & {"host", "port"}:
+        return None, ""
+    host, port = given.get("host") or "localhost", int(given.get("port") or 6379)
+    user, password = [quote(given.get(name) or "", "") for name in ("username", "password")]
+    address = f"{user}:{password}@{quote(host)}:{port}/{int(given.get('db') or 0)}"
     if not given.get("ssl"):
         return f"redis://{address}", where
     of_tls = {name: text_of(value) for name, value in given.items() if name.startswith("ssl_")}
     return f"rediss://{address}?{urlencode(of_tls)}", where
+
+
+def unusable_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first of scrapy-redis' settings whose value cannot be used, and what is allowed there;
+    None if there is none.
+    """
+    params = settings.get("REDIS_PARAMS") or {}
+    if not isinstance(params, Mapping):
+        return "REDIS_PARAMS", "a dict"
+    for name, (option, is_usable, allowed) in PARTS_OF_ADDRESS.items():
+        if value := settings.get(name):
+            if not is_usable(value):
+                return name, allowed
+        elif (value := params.get(option)) and not is_usable(value):
+            return "REDIS_PARAMS", f"a dict, and as its {option!r} {allowed}"
+    for option in ("username", "password"):
+        if not isinstance(params.get(option) or "", (str, bytes)):
+            return "REDIS_PARAMS", f"a dict, and as its {option!r} a text"
+    return None
 
 
 def text_of(option: Any) -> str:

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.link.environment import LONGEST_NODE
+from semaphore_middleware.link.environment import LONGEST_NODE, unusable_of_scrapy_redis
 from semaphore_middleware.link.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.validation import (
@@ -21,6 +21,7 @@ from semaphore_middleware.model.validation import (
     check_printable,
     hidden,
     not_allowed,
+    shown,
 )
 
 DEFAULT_PREFIX = "semaphore"
@@ -30,6 +31,16 @@ LONGEST_JOB = 100  # characters
 def prefix_named(prefix: str) -> str:
     """The prefix of all keys, as text to follow the server's address; empty for the default."""
     return "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
+
+
+def unusable_server(settings: Mapping[str, Any]) -> SettingsError | None:
+    """The error for a value in scrapy-redis' settings that names no server; None without one."""
+    if (unusable := unusable_of_scrapy_redis(settings)) is None:
+        return None
+    name, allowed = unusable
+    value = settings[name]
+    may_be_secret = name == "REDIS_PARAMS" or "@" in shown(value)
+    return not_allowed(value, name, allowed, may_be_secret=may_be_secret)
 
 
 def check_job(job: Any, where: str) -> str:

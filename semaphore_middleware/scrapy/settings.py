@@ -12,11 +12,15 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
+from semaphore_middleware.link.environment import (
+    EMBEDDED,
+    SCRAPY_REDIS,
+    server_of,
+)
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, clean, domain_hint
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
-from semaphore_middleware.model.options import NodeOptions, check_job, prefix_named
+from semaphore_middleware.model.options import NodeOptions, check_job, prefix_named, unusable_server
 from semaphore_middleware.model.settings import SETTINGS, check_dict, unknown_names, value_of
 from semaphore_middleware.model.validation import (
     check_integer,
@@ -226,14 +230,19 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
             "can name another one, or be 'embedded' for this machine's own.",
             url_from,
         )
-    names = sorted(str(name) for name in settings)
+    if url_from:
+        return
+    names = sorted(str(name) for name in settings if name != "REDIS_URL")
     unused = [name for name in names if name.startswith("REDIS_") and settings[name]]
-    if not url_from and (unused := [name for name in unused if name != "REDIS_URL"]):
+    problem = unusable_server(settings) or (
+        f"{unused[0]} is set, but no setting names a server" if unused else None
+    )
+    if problem is not None:
         logger.warning(
-            "%s is set, but no setting names a server in a form that can be used, so only "
-            "crawls on this machine share their limits. Set SEMAPHORE_REDIS_URL to the address of "
-            "a server that all nodes reach, or to 'embedded' if all run on this machine.",
-            unused[0],
+            "%s. Only crawls on this machine share their limits: set SEMAPHORE_REDIS_URL to the "
+            "address of a server that all nodes reach, or to 'embedded' if all run on this "
+            "machine.",
+            problem,
         )
 
 

@@ -13,7 +13,11 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import default_node, server_of
-from semaphore_middleware.model.options import check_credentials, check_redis_options
+from semaphore_middleware.model.options import (
+    check_credentials,
+    check_redis_options,
+    unusable_server,
+)
 from semaphore_middleware.model.settings import value_of
 from semaphore_middleware.model.validation import (
     check_integer,
@@ -113,7 +117,7 @@ class CrawlSettings:
         spider = spider_name(crawler)
         url, url_from = server_of(settings)
         if url is None:
-            raise SettingsError(
+            raise unusable_server(settings) or SettingsError(
                 "REDIS_URL is not set (or SEMAPHORE_REDIS_URL): the nodes of a crawl share a Redis "
                 "server; allowed is its address, like redis://host:6379/0"
             )

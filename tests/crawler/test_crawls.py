@@ -150,13 +150,15 @@ def test_what_is_wrong_ends_the_crawl_before_it_starts(
     stranger = server.url.replace("://", "://nobody:swordfish@")
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
     late = (f"gave up on {nowhere} after SEMAPHORE_START_TIMEOUT (1.5 s): cannot reach {nowhere}",)
+    bad_port = "-s", "REDIS_HOST=127.0.0.1", "-s", "REDIS_PORT=tcp://10.0.0.1:6379"
     nodes = [
         (scrapy(*crawl(site, "-a", "max_pages=all")), ("CRAWL_MAX_PAGES = 'all'",)),
+        (scrapy(*crawl(site, *bad_port), url=""), ("REDIS_PORT = 'tcp://10.0.0.1:6379': allowed",)),
         (scrapy(*crawl(site, "-s", "ADDONS={}"), url=""), ("REDIS_URL is not set",)),
         (scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=1.5"), url=nowhere), late),
         (scrapy(*crawl(site), url=stranger), ("does not accept this user name and password",)),
     ]
-    assert [node.fails_with(*texts) for node, texts in nodes] == [True] * 4
+    assert [node.fails_with(*texts) for node, texts in nodes] == [True] * 5
     assert not [node for node, _ in nodes if "swordfish" in node.log]
     assert site.visits == []
     assert client.dbsize() == before

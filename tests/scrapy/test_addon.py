@@ -124,10 +124,17 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: Patch) ->
 def test_other_components_find_the_embedded_server_beside_settings_of_scrapy_redis() -> None:
     semaphore = SimpleNamespace(url="unix:///embedded", node="node")
     add_on = SemaphoreAddon(SimpleNamespace(semaphore=semaphore))  # type: ignore[arg-type]
-    for given in ({"SEMAPHORE_REDIS_URL": "embedded"}, {"REDIS_PORT": "tcp://10.0.0.1:6379"}, {}):
-        settings = Settings({"REDIS_HOST": ["a", "b"], **given})
+    port = "tcp://10.0.0.1:6379"
+    given_and_found: list[tuple[dict[str, Any], str | None]] = [
+        ({"SEMAPHORE_REDIS_URL": "embedded", "REDIS_HOST": "a"}, semaphore.url),
+        ({"SEMAPHORE_REDIS_URL": "embedded", "REDIS_HOST": "a", "REDIS_PORT": port}, semaphore.url),
+        ({"REDIS_HOST": "a", "REDIS_PORT": port}, None),
+        ({"REDIS_PORT": port}, None),
+    ]
+    for given, found in given_and_found:
+        settings = Settings(given)
         add_on.update_settings(settings)
-        assert server_of(settings)[0] == semaphore.url
+        assert server_of(settings)[0] == found, given
         assert settings["REDIS_URL"] is None, "the project's own is another one"
 
 

@@ -194,24 +194,39 @@ def test_the_server_is_that_of_scrapy_redis(given: dict[str, Any], place: str) -
     assert settings.url_from == place
 
 
+PORT = "tcp://10.0.0.1:6379"
+
+
 @pytest.mark.parametrize(
-    "given",
+    ("given", "problem"),
     [
-        {"REDIS_HOST": ["a", "b"]},
-        {"REDIS_HOST": "redis://a:6379"},
-        {"REDIS_HOST": "a", "REDIS_PORT": "tcp://10.0.0.1:6379"},
-        {"REDIS_HOST": "a", "REDIS_PARAMS": "{}"},
-        {"REDIS_PARAMS": {"db": 1}},
-        {"REDIS_SENTINELS": [("a", 26379)]},
+        ({"REDIS_HOST": ["a", "b"]}, "REDIS_HOST = ['a', 'b']: allowed is a host's"),
+        ({"REDIS_HOST": "redis://a:1"}, "REDIS_HOST = 'redis://a:1': allowed is a host's"),
+        ({"REDIS_HOST": "redis://:secret@a"}, "REDIS_HOST = <str, not shown>: allowed is "),
+        ({"REDIS_HOST": "a", "REDIS_PORT": PORT}, f"REDIS_PORT = '{PORT}': allowed is a port's"),
+        ({"REDIS_HOST": "a", "REDIS_DB": "one"}, "REDIS_DB = 'one': allowed is a database's"),
+        ({"REDIS_HOST": "a", "REDIS_PARAMS": "{}"}, "REDIS_PARAMS = <str, not shown>: allowed is "),
+        (
+            {"REDIS_HOST": "a", "REDIS_PARAMS": {"port": PORT}},
+            "REDIS_PARAMS = <dict, not shown>: allowed is a dict, and as its 'port' a port's ",
+        ),
+        (
+            {"REDIS_HOST": "a", "REDIS_PARAMS": {"password": 1}},
+            "REDIS_PARAMS = <dict, not shown>: allowed is a dict, and as its 'password' a text",
+        ),
+        ({"REDIS_PARAMS": {"db": 1}}, "REDIS_PARAMS is set, but no setting names a server. "),
+        ({"REDIS_SENTINELS": ["a"]}, "REDIS_SENTINELS is set, but no setting names a server. "),
     ],
 )
-def test_settings_that_name_no_server_are_a_warning(given: dict[str, Any], caplog: Log) -> None:
+def test_settings_that_name_no_server_are_a_warning(
+    given: dict[str, Any], problem: str, caplog: Log
+) -> None:
     settings = read(**given)
     assert (settings.url, settings.url_from) == (None, "")
     log_origin_of_server(Settings(given), settings.url_from)
     [record] = caplog.records
     assert record.levelname == "WARNING"
-    assert record.getMessage().startswith(f"{next(iter(given))} is set, but no setting names a ")
+    assert record.getMessage().startswith(problem)
 
 
 def test_the_embedded_server_can_be_chosen(monkeypatch: Patch, caplog: Log) -> None:
