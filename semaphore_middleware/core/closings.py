@@ -88,6 +88,11 @@ class Closings:
         return Closing.FAILURE
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether connections were closed, and no request of this node has got an answer yet."""
+        return self.awaits_answer and not self._answers
+
+    @property
     def _is_refusing(self) -> bool:
         while self._pages and self._oldest.answers < self._answers - AMONG:
             self._pages.popitem(last=False)

@@ -34,8 +34,11 @@ class Failures:
 
     @property
     def are_many(self) -> bool:
-        """Whether there are so many that this node pauses, unless others fail, too."""
-        return self.in_a_row >= IN_A_ROW
+        """Whether there are so many that this node pauses, unless others fail, too. One is enough
+        if the site closed the connection, and has answered none of this node's requests yet: the
+        retries of the first page would otherwise be used up within a second.
+        """
+        return self.in_a_row >= IN_A_ROW or (self.in_a_row > 0 and self.closings.is_unanswered)
 
     @property
     def are_limiting(self) -> bool:

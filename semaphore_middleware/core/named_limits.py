@@ -19,6 +19,11 @@ class NamedLimits:
         self._strictest_of_requests = limit
         self._own: Collection[Limit] = ()
 
+    @property
+    def has_own(self) -> bool:
+        """Whether the node names limits for all its requests, as AutoThrottle does."""
+        return bool(self._own)
+
     def add(self, limit: Limit) -> None:
         """Add the limit of a request."""
         self.of_requests[limit] = self.of_requests.get(limit, 0) + 1

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from semaphore_middleware.core.observer import (
     BackoffStarted,
-    LimitOverruled,
     NodePaused,
     PauseCaused,
     PermitLost,
@@ -45,8 +44,6 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
     if reply.limit:  # otherwise the update was refused
         intervals = reply.least_interval or 0.0, reply.interval or 0.0
         node.emit(UsageReported, scope, reply.held, reply.limit, *intervals)
-    if reply.is_stricter and not (before and before.is_stricter):
-        node.emit(LimitOverruled, scope, reply.update.limit)
     if reply.backoff is not None:
         _note_backoff(node, reply, reply.backoff)
     findings = before.findings if before else NO_FINDINGS
@@ -104,11 +101,12 @@ def note_own_pause(node: Announcer, scope: str, seconds: float, failures: int) -
     level = logging.WARNING if seconds == node.backoff.start else logging.INFO
     logger.log(
         level,
-        "%s does not respond to the node %s: %d requests in a row failed here, while other nodes "
+        "%s does not respond to the node %s: %d request%s in a row failed here, while other nodes "
         "get answers, or still wait for them. This node alone pauses there for %s s.",
         scope,
         node.node,
         failures,
+        "s" if failures > 1 else "",
         digits(seconds),
     )
 

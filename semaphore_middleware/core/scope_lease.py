@@ -30,6 +30,7 @@ from semaphore_middleware.core.notices import (
 )
 from semaphore_middleware.core.observer import (
     FailedAtOnce,
+    LimitOverruled,
     PauseBegun,
     PermitGranted,
     PermitReleased,
@@ -456,6 +457,10 @@ class ScopeLease:
         if reply.answered_ago is not None:
             self.last_success = max(self.last_success, sent - reply.answered_ago)
         note_reply(self._node, before, reply)
+        is_known = before is not None and before.is_stricter
+        # What AutoThrottle computes differs from node to node, and with time.
+        if reply.is_stricter and not is_known and not self.limits.has_own:
+            self._node.emit(LimitOverruled, self.scope, reply.update.limit)
         # 3. Requests get what was granted.
         self._take_grants(reply.granted, now)
         self._send_start()  # some may have begun before it was known that starts are spaced

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.robotstxt import ProtegoRobotParser
+from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.url import add_http_if_no_scheme
 
 from semaphore_middleware.core.calls import Recovery, Store
@@ -36,7 +37,7 @@ from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.formatting import delay_word, names_of, short_name
 from semaphore_middleware.operators.verbs import CommandError, Status
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
-from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, origin_of
+from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, host_of, origin_of
 from semaphore_middleware.scrapy.settings import (
     SemaphoreSettings,
     check_components,
@@ -82,10 +83,17 @@ def _warnings_shown() -> Iterator[None]:
 
 
 def _request(url: str) -> Request:
+    """The request whose limits are shown, as a crawl would make it."""
+    wrong = f"{clean(url)!r} is no URL like https://example.com/page"
     try:
-        return Request(add_http_if_no_scheme(url))
+        request = Request(add_http_if_no_scheme(url))
     except ValueError as error:
-        raise CommandError(f"{clean(url)!r} is no URL: {error}", Status.WRONG) from None
+        raise CommandError(f"{wrong}: {error}", Status.WRONG) from None
+    host = host_of(request)
+    is_web = urlparse_cached(request).scheme in ("http", "https")
+    if not is_web or not host or len(host.split()) > 1:
+        raise CommandError(wrong, Status.WRONG)
+    return request
 
 
 async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Request | None) -> None:

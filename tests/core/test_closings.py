@@ -3,6 +3,7 @@
 import pytest
 
 from semaphore_middleware.core.closings import AMONG, PAGES, REMEMBERED, Closing, Closings
+from semaphore_middleware.core.observer import NodePaused
 from semaphore_middleware.model.feedback import Feedback
 from tests.core.lone_node import LoneNode
 
@@ -115,6 +116,7 @@ def answer(node: LoneNode) -> None:
 
 def test_a_permit_reports_a_failure_then_a_refusal() -> None:
     node = LoneNode()
+    answer(node)
     for page in "ab":
         assert close(node, page) == Feedback(failed=True, what="closed it")
     answer(node)
@@ -128,6 +130,7 @@ def test_a_permit_reports_a_failure_then_a_refusal() -> None:
 
 def test_after_a_closing_a_node_makes_one_request_at_a_time_until_an_answer() -> None:
     node = LoneNode()
+    answer(node)
     close(node, "a")
     node.exchange()
     first, _ = node.ask(), node.ask()
@@ -140,8 +143,19 @@ def test_after_a_closing_a_node_makes_one_request_at_a_time_until_an_answer() ->
     assert (asks.requested - asks.returned, asks.suspended) == (1, 0)
 
 
+def test_a_node_without_any_answer_pauses_at_its_first_closing() -> None:
+    """Otherwise its first page's retries are used up at once."""
+    node, other = LoneNode(), LoneNode()
+    answer(other)
+    for each, pauses in ((node, 1), (other, 0)):
+        close(each, "a")
+        each.exchange()
+        assert each.count(NodePaused) == pauses
+
+
 def test_a_lease_is_kept_while_a_closing_is_remembered() -> None:
     node = LoneNode(window=0.0)
+    answer(node)
     close(node, "a")
     answer(node)
     node.exchange()

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from semaphore_middleware import FairSemaphore, Limit
+from semaphore_middleware.core.observer import LimitOverruled
 from semaphore_middleware.model.limits import LIMITLESS
+from tests.core.lone_node import LoneNode
 from tests.support.simulated import SimulatedServer, in_simulated_time
 
 LEASE_S = 15.0
@@ -110,3 +112,16 @@ async def test_it_ends_with_its_node_s_requests() -> None:
         async with asyncio.timeout(LEASE_S):
             await visits
         assert site.intervals[-4:] == pytest.approx([1] * 4, abs=SLACK_S)
+
+
+def test_only_a_limit_of_the_settings_is_overruled() -> None:
+    """What AutoThrottle computes differs from node to node."""
+    node = LoneNode()
+    node.hold()
+    node.lease.name_limits([delayed(1)])
+    node.exchange(is_stricter=True)
+    node.exchange()
+    assert node.count(LimitOverruled) == 0
+    node.lease.name_limits([])
+    node.exchange(is_stricter=True)
+    assert node.count(LimitOverruled) == 1

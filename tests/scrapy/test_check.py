@@ -4,6 +4,8 @@ import json
 import zlib
 from typing import Any
 
+import pytest
+
 from semaphore_middleware.link import embedded
 from semaphore_middleware.model.feedback import FeedbackSummary
 from semaphore_middleware.model.limits import Limit
@@ -88,6 +90,12 @@ async def test_it_ends_as_a_crawl_does_with_status_1(
         client.hset(KEYS.epoch, "version", "9")
     ran = await check(server)
     assert (ran.status, "nodes of another version of this package" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize("url", ["htp://a.example/", "https://exa mple.com/", "https:///page"])
+async def test_what_is_no_url_is_refused(url: str) -> None:
+    ran = await check(None, url)
+    assert (ran.status, "is no URL like https://" in ran.err) == (2, True)
 
 
 async def test_a_server_that_evicts_or_is_new_is_a_warning(server: RedisServer) -> None:

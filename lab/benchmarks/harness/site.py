@@ -3,9 +3,10 @@
 `/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes that long to answer;
 with two times, as in 150-250, pages take times between, spread evenly over their numbers. With a
 rate and a burst, as in 100@5+10, it allows 5 starts a second, and 10 at once; it closes the
-connections of the others if an exclamation mark follows. The site
-records which requests are open, and when; `/record` returns that. It is as simple as a server
-can be: on a machine with few cores it must leave them to those who are measured.
+connections of the others if an exclamation mark follows. With a share, as in 100@30%, it always
+refuses so many of the pages. The site records which requests are open, and when; `/record` returns
+that. It is as simple as a server can be: on a machine with few cores it must leave them to those
+who are measured.
 """
 
 from __future__ import annotations
@@ -55,16 +56,18 @@ class MeasuringSite(JudgingSite):
             return None
         _, host, manner, _, number = visit.path.split("/")
         manner, _, allowed = manner.partition("@")
-        if allowed and self._refuses(host, allowed.rstrip("!")):
+        if allowed and self._refuses(host, int(number), allowed.rstrip("!")):
             if allowed.endswith("!"):
                 visit.transport.close()
             else:
                 visit.answer(REFUSAL)
             return None
-        wait = _wait(manner, int(number)) / 1000
+        wait = _wait(manner, _place(int(number))) / 1000
         return asyncio.get_running_loop().call_later(wait, visit.answer, PAGE)
 
-    def _refuses(self, host: str, allowed: str) -> bool:
+    def _refuses(self, host: str, number: int, allowed: str) -> bool:
+        if allowed.endswith("%"):
+            return 100 * _place(number) < float(allowed.rstrip("%"))
         meter = self._meters.get(host)
         if meter is None:
             rate, burst = map(float, allowed.split("+"))
@@ -88,10 +91,14 @@ def _who(visit: Request) -> tuple[str, str, float]:
     return host, visitor, visit.begin
 
 
-def _wait(milliseconds: str, number: int) -> float:
+def _place(number: int) -> float:
+    """Of a page, between 0 and 1: of neighbours, no two are near each other."""
+    return number * 0.618 % 1
+
+
+def _wait(milliseconds: str, place: float) -> float:
     least, _, most = milliseconds.partition("-")
-    share = number * 0.618 % 1  # of neighbours, no two are near each other
-    return float(least) + (float(most) - float(least)) * share if most else float(least)
+    return float(least) + (float(most) - float(least)) * place if most else float(least)
 
 
 async def serve() -> None:
