@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from redis import Redis
 
@@ -17,9 +18,11 @@ RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
 RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~{crawl:*")]
 
 
-def rights_of(name: str, client: Redis) -> list[str]:
-    """Those on the page; of what this server does not know, what the page says instead."""
-    rights: list[str] = RIGHTS[name]
+def rights_of(name: str, client: Redis, changes: Iterable[str] = ()) -> list[str]:
+    """Those on the page, and some changes; of what this server does not know, what the page says
+    instead.
+    """
+    rights = [*RIGHTS[name], *changes]
     if client.info("server")["redis_version"] < "7":
         rights = [right.replace("%R~", "~").replace("evalsha_ro", "evalsha") for right in rights]
     return rights
@@ -28,8 +31,8 @@ def rights_of(name: str, client: Redis) -> list[str]:
 def user(server: RedisServer, *changes: str, name: str = "node") -> str:
     """The address for such a user, whose rights differ from those on the page by some changes."""
     with server.client() as client:
-        rights = rights_of(name, client)
-        client.execute_command("ACL", "SETUSER", name, "reset", "on", ">p", *rights, *changes)
+        rights = rights_of(name, client, changes)
+        client.execute_command("ACL", "SETUSER", name, "reset", "on", ">p", *rights)
         client.execute_command("ACL", "LOG", "RESET")
         client.config_resetstat()
     return f"unix://{name}:p@{server.path}"
