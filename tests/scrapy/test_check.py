@@ -74,8 +74,9 @@ async def test_it_ends_as_a_crawl_does_with_status_1(
     assert (ran.status, ran.err.startswith(wrong)) == (1, True)
     ran = await check(server, CONCURRENT_REQUESTS_PER_IP=1)
     assert (ran.status, ran.err.startswith(f"{ERROR}CONCURRENT_REQUESTS_PER_IP")) == (1, True)
-    monkeypatch.setattr("semaphore_middleware.scrapy.check.SERVER_TIMEOUT_S", 0.1)
-    ran = await check("unix:///nowhere")
+    with monkeypatch.context() as patch:
+        patch.setattr("semaphore_middleware.scrapy.check.SERVER_TIMEOUT_S", 0.1)
+        ran = await check("unix:///nowhere")
     assert (ran.status, ran.err.startswith(f"{ERROR}cannot reach unix:///nowhere: ")) == (1, True)
     with server.client() as client:
         rights = ["+@all", "-hset"]
