@@ -21,7 +21,7 @@ from semaphore_middleware.operators.formatting import count
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 0.5  # while requests wait, the reasons are looked up so often
+LOOK_INTERVAL_S = 0.5  # between two look-ups of the reasons, while requests wait
 SCOPES_KEPT = 10  # with the longest waits
 SCOPES_MAX = 1000  # above this number, all but `SCOPES_KEPT` are forgotten
 NAMED_MAX = 3  # scopes named at the end
@@ -65,14 +65,11 @@ class Progress(Observer):
         if isinstance(event, PermitWaiting):
             self._begin(event.permit)
         elif isinstance(event, PermitGranted):
-            if event.permit.waited:
-                self._end(event.permit)
-        elif interval := self._join():
-            self._log_in(interval)
-
-    def _join(self) -> float:
-        self._joined_at = self._now()
-        return self._find_interval()
+            self._end(event.permit)
+        else:
+            self._joined_at = self._now()
+            if interval := self._find_interval():
+                self._log_in(interval)
 
     async def close(self) -> None:
         for timer in (self._looking, self._logging):
@@ -102,21 +99,21 @@ class Progress(Observer):
             return f"{text}."
         longest = max(waiting, key=lambda permit: permit.wait)
         text += f", the longest for {time_of(longest.wait)}, at {longest.scope}."
-        problem, (reason, _) = self._semaphore.problem, self._semaphore.reason_at(longest.scope)
-        if problem is not None:
-            return f"{text} The server cannot be used: {problem}."
+        if self._semaphore.problem is not None:
+            return f"{text} The server cannot be used: {self._semaphore.problem}."
+        reason, _ = self._semaphore.reason_at(longest.scope)
         return f"{text} {reason.sentence}" if reason else text
 
     # At the end ---------------------------------------------------------------------------------
 
     def summary(self, seconds: float) -> str:
-        """The crawl in one sentence: its pages, and the longest waits in so many seconds."""
+        """The crawl's pages and its longest waits, in a time of `seconds`, in one sentence."""
         pages = count(self._count_pages(), "page")
-        longest = sorted(self._totals, key=self._total, reverse=True)
+        longest = self._longest_first()
         if not longest:
             return f"{pages} in {time_of(seconds)}; no request had to wait for a permit."
         named = ", ".join(map(self._wait_at, longest[:NAMED_MAX]))
-        more = "" if len(longest) <= NAMED_MAX else ", and for others"
+        more = ", and for others" if len(longest) > NAMED_MAX else ""
         return f"{pages} in {time_of(seconds)}; requests waited {named}{more}."
 
     def _wait_at(self, scope: str) -> str:
@@ -125,6 +122,9 @@ class Progress(Observer):
         reason = max(reasons, key=lambda name: reasons[name])
         why = f" ({reason})" if reason else ""
         return f"{time_of(self._total(scope))} for {scope}{why}"
+
+    def _longest_first(self) -> list[str]:
+        return sorted(self._totals, key=self._total, reverse=True)
 
     def _total(self, scope: str) -> float:
         return sum(self._totals[scope].values())
@@ -173,5 +173,5 @@ class Progress(Observer):
         reasons[wait.reason] = reasons.get(wait.reason, 0.0) + now - wait.since
         wait.since = now
         if len(self._totals) > SCOPES_MAX:
-            kept = sorted(self._totals, key=self._total, reverse=True)[:SCOPES_KEPT]
-            self._totals = {scope: self._totals[scope] for scope in kept}
+            for shorter in self._longest_first()[SCOPES_KEPT:]:
+                del self._totals[shorter]

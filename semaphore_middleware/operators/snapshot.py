@@ -150,7 +150,7 @@ class Snapshot:
         server: ServerState | None = None,
     ) -> Self:
         """A snapshot from a survey."""
-        scopes, server = list(seen), server or ServerState()
+        scopes, server = tuple(seen), server or ServerState()
         members: dict[str, list[Member]] = {}
         for scope in scopes:
             for member in scope.members:
@@ -168,8 +168,7 @@ class Snapshot:
             silent_for=(server.silent_for or None) if leases_end > 0 else None,
         )
         is_silent = server.silent_for > leases_end > 0
-        rows = tuple(scopes), tuple(nodes), tuple(rules)
-        return cls(totals, *rows, starts, is_silent)
+        return cls(totals, scopes, tuple(nodes), tuple(rules), starts, is_silent)
 
     def chosen(self, choice: Choice) -> Self:
         """A snapshot of the chosen scopes and nodes, with the totals of all."""
@@ -347,9 +346,9 @@ def _is_known(seen: Inspection) -> bool:
 
 
 async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
-    """Raise `SettingsError` for a name that is probably a mistake: see `check_form`; 'all', unless
-    the verb is `limit`, or a scope or a rule has this name; and '*' if `every` is how the command
-    writes all sites.
+    """Raise `SettingsError` for a name that is probably a mistake: one that `check_form` refuses;
+    'all', unless the verb is `limit`, or a scope or a rule has this name; and '*', if the command
+    writes all sites in another way (`every`).
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from scrapy.settings import BaseSettings
 
-SHOWN = 100  # scopes, and nodes, unless more are asked for
+SHOWN = 100  # scopes, and nodes, unless the options set another number
 INTERVAL_S = 1.0  # between two looks of `watch`
 MAX_SHARE = 0.2  # of the time that looks may take, however many scopes there are
 

@@ -61,8 +61,8 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
 def _fitting(
     scope: str, changes: Iterable[LoggedChange], rules: Iterable[Rule]
 ) -> Iterator[LoggedChange]:
-    """The rule changes for a scope. The first are those that the log has no longer, though their
-    rules are effective; their time is 0.
+    """The rule changes for a scope. Those of effective rules that are no longer in the log come
+    first, with the time 0.
     """
     logged = [change for change in changes if change.fits(scope)]
     names = {change.name for change in logged}
@@ -84,17 +84,14 @@ def _effective(changes: Sequence[LoggedChange], since: float) -> Iterator[Logged
 def _operators_pauses(
     scope: str, changes: Iterable[LoggedChange], since: float, until: float
 ) -> Iterator[OperatorsPause]:
-    """The times in which operators had paused the scope. For the part of a rule that says so, the
-    most exact name counts (as in `limit.lua`).
+    """The times in which operators had paused the scope. The most exact name with the part `paused`
+    counts (as in `limit.lua`).
     """
-    parts: dict[str, bool | None] = {}
+    parts: dict[str, bool | None] = dict.fromkeys((scope, *patterns_for(scope)))  # most exact first
     begun: LoggedChange | None = None
     for change in changes:
         parts[change.name] = change.rule.get("paused")
-        known = [
-            part for name in (scope, *patterns_for(scope)) if (part := parts.get(name)) is not None
-        ]
-        is_paused = bool(known and known[0])
+        is_paused = next((part for part in parts.values() if part is not None), False)
         if is_paused and begun is None:
             begun = change
         elif begun is not None and not is_paused:

@@ -53,17 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Print the report."""
-    scope = scope_name(options.name)
     period = parse_period(DEFAULT_PERIOD if options.since is None else options.since, "--since")
-    history = do_with_admin(settings, lambda admin: _read(admin, options.name, scope, period))
+    history = do_with_admin(settings, lambda admin: _read(admin, options.name, period))
     if options.json:
         print(json.dumps(as_json(history), indent=1))
     else:
         _show(history)
 
 
-async def _read(admin: Admin, name: str, scope: str, period: float) -> History:
-    history = await read_history(admin, scope, period)
+async def _read(admin: Admin, name: str, period: float) -> History:
+    history = await read_history(admin, scope_name(name), period)
     if not (history.minutes or history.pauses):
         await check_form(admin, name)
         raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
@@ -110,8 +109,13 @@ def seconds_of(seconds: float) -> str:
     return f"{round(seconds, 3):g} s"
 
 
-def pause_words(pause: Pause) -> tuple[str, str]:
-    """The cause of a pause, and when the last request began after it, in words."""
+def pause_words(pause: Pause | OperatorsPause) -> tuple[str, str]:
+    """The cause of a pause, and when the last request began after it, in words; of an operator's
+    pause, who paused the site, and who resumed it.
+    """
+    if isinstance(pause, OperatorsPause):
+        end = "it lasts" if pause.ended_by is None else f"resumed by {pause.ended_by}"
+        return f"paused by {pause.by}", end
     cause = "the site refused a request" if pause.refused else "the site did not respond in time"
     if pause.asked:
         asked = f"asked for {seconds_of(pause.asked)} without requests"
@@ -119,12 +123,6 @@ def pause_words(pause: Pause) -> tuple[str, str]:
     if not pause.last_start:
         return cause, "no request began after it"
     return cause, f"the last request began {seconds_of(pause.last_start)} after it"
-
-
-def operators_pause_words(pause: OperatorsPause) -> tuple[str, str]:
-    """Who paused the site, and who resumed it, in words."""
-    end = "it lasts" if pause.ended_by is None else f"resumed by {pause.ended_by}"
-    return f"paused by {pause.by}", end
 
 
 def change_words(change: LoggedChange) -> str:
@@ -197,16 +195,11 @@ def _sections(history: History) -> Iterator[str]:
         _limits(history),
         "A limit that becomes lower ends no request that has begun.",
     )
-    pauses: list[tuple[Pause | OperatorsPause, tuple[str, str]]] = [
-        *((pause, pause_words(pause)) for pause in history.pauses),
-        *((pause, operators_pause_words(pause)) for pause in history.operators_pauses),
-    ]
+    pauses: list[Pause | OperatorsPause] = [*history.pauses, *history.operators_pauses]
+    pauses.sort(key=lambda pause: pause.at)
     yield _section(
         "pauses",
-        [
-            (moment(pause.at), seconds_of(pause.length), *words)
-            for pause, words in sorted(pauses, key=lambda each: each[0].at)
-        ],
+        [(moment(pause.at), seconds_of(pause.length), *pause_words(pause)) for pause in pauses],
         "In a pause a machine begins no request once it has been notified.",
     )
     yield _section(
@@ -238,17 +231,19 @@ def _section(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str:
     return "\n".join([title, *(lines or ["none"]), ""])
 
 
-def _limits(history: History) -> list[tuple[str, ...]]:
+def _limits(history: History) -> Iterable[tuple[str, str]]:
     """The effective limits, each with its minutes; with its hours if they change often."""
-    rows = _runs(history.minutes, _minute)
+    rows = [*_runs(history.minutes, _minute)]
     return rows if len(rows) <= MOST_RUNS else _runs(history.hours(), _hour)
 
 
-def _runs(parts: Iterable[Minute], name: Callable[[Minute], str]) -> list[tuple[str, ...]]:
+def _runs(parts: Iterable[Minute], name: Callable[[Minute], str]) -> Iterator[tuple[str, str]]:
+    """The first and the last of parts in a row with the same limit, and the limit in words."""
     known = (part for part in parts if part.limit)
-    runs = [(words, [*same]) for words, same in groupby(known, limit_words)]
-    times = [" to ".join(dict.fromkeys(map(name, (same[0], same[-1])))) for _, same in runs]
-    return [(time, words) for time, (words, _) in zip(times, runs, strict=True)]
+    for words, same in groupby(known, limit_words):
+        run = [*same]
+        first, last = name(run[0]), name(run[-1])
+        yield (first if first == last else f"{first} to {last}"), words
 
 
 def _files(files: Iterable[ObeyedFile]) -> Iterator[tuple[str, ...]]:

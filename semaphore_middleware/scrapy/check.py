@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
@@ -23,19 +23,19 @@ from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.session import open_checked
 from semaphore_middleware.errors import SemaphoreError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.link import embedded
-from semaphore_middleware.link.environment import default_node, machine, warn_of_others
+from semaphore_middleware.link.environment import EMBEDDED, default_node, machine, warn_of_others
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean, patterns_for
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.limits import PARTS, Entry, Limit, strictest
-from semaphore_middleware.model.options import NodeOptions, prefix_named
+from semaphore_middleware.model.limits import BY_NAME, PARTS, Limit, strictest
+from semaphore_middleware.model.options import prefix_named
 from semaphore_middleware.model.rules import Rule
 from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.formatting import delay_word, names_of, short_name
-from semaphore_middleware.operators.verbs import CommandError, Status
+from semaphore_middleware.operators.verbs import CommandError, Status, admin_of
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, host_of, origin_of
 from semaphore_middleware.scrapy.settings import (
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 SERVER_TIMEOUT_S = 5.0
-AUTOTHROTTLE = ("AUTOTHROTTLE_START_DELAY", "AUTOTHROTTLE_MAX_DELAY")
-LIMITLESS_URL = "  no permit is needed: no limit holds for it"
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> None:
@@ -102,7 +100,7 @@ async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Reque
         print("warning: SEMAPHORE_ENABLED is off: crawls do without the semaphore")
     warn_of_mistakes(settings, ours.limits, ours.scopes)
     log_origin_of_server(settings, ours.url_from)
-    is_embedded = ours.url in (None, "embedded")
+    is_embedded = ours.url in (None, EMBEDDED)
     url = embedded.find() if is_embedded else ours.url
     if url is None:
         embedded.find_program()  # raises what a crawl would
@@ -121,25 +119,16 @@ async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Reque
     print(f"server: {server}{prefix_named(ours.prefix)} ({named_by})")
     if server.is_loopback or (is_embedded and not ours.url_from):
         warn_of_others(str(server))
-    admin = Admin(
-        url,
-        lease=ours.lease,
-        prefix=ours.prefix,
-        url_from=ours.url_from,
-        credentials=ours.credentials,
-        redis_options=ours.redis_options,
-    )
-    async with admin:
+    async with admin_of(settings) as admin:
         await _check_server(server, ours, admin)
         await _show_limits(ours, request, settings, admin)
 
 
 async def _check_server(server: Server, ours: SemaphoreSettings, admin: Admin) -> None:
     """Make the checks of a node's start, and print what a crawl would wait for."""
-    options = NodeOptions(**{row.name: getattr(ours, row.name) for row in fields(NodeOptions)})
-    keys = Keys(options.prefix)
-    recovery = Recovery(keys, options, lambda _: None)
-    store = Store(keys, ours.node or default_node(), machine(), options, recovery)
+    keys = Keys(ours.prefix)
+    recovery = Recovery(keys, ours, lambda _: None)
+    store = Store(keys, ours.node or default_node(), machine(), ours, recovery)
     link = Link(server)
 
     async def look() -> None:
@@ -181,60 +170,55 @@ async def _show_limits(
     rules = await admin.rules() if admin is not None else []
     print(f"\n{clean(request.url)}")
     if not scopes.limits:
-        print(LIMITLESS_URL)
+        print("  no permit is needed: no limit holds for it")
     for (name, limit), (_, with_delay) in zip(scopes.limits, delayed.limits, strict=True):
-        seen = await admin.inspect(name) if admin is not None else None
-        entry = ours.limits.entry_of(name)
-        sources = dict(entry.sources)
+        seen = await admin.inspect(name) if admin is not None else Inspection(name, None, ())
+        sources = dict(ours.limits.entry_of(name).sources)
         if with_delay != limit:
             sources |= dict.fromkeys(("delay", "jitter"), "Crawl-delay in its robots.txt")
         print(f"  {clean(name)}")
-        rows = list(part_rows(name, Entry(with_delay, name, sources), seen, rules))
+        rows = [*_rows(name, with_delay, sources, seen, rules)]
         width = max(len(text) for text, _ in rows)
         for text, source in rows:
             print(f"    {text:{width}}  {clean(source)}".rstrip())
     if settings.getbool("AUTOTHROTTLE_ENABLED"):
-        first, most = map(settings.getfloat, AUTOTHROTTLE)
+        first = settings.getfloat("AUTOTHROTTLE_START_DELAY")
+        most = settings.getfloat("AUTOTHROTTLE_MAX_DELAY")
         print(f"  AutoThrottle adds a delay: {first:g} s at first, {most:g} s at most")
 
 
-def part_rows(
-    name: str, own: Entry, seen: Inspection | None, rules: Sequence[Rule]
+def _rows(
+    name: str, own: Limit, sources: Mapping[str, str], seen: Inspection, rules: Sequence[Rule]
 ) -> Iterator[tuple[str, str]]:
     """Each effective part of a scope's limit, with where it comes from, and what else holds
     requests back. Rules count before the strictest limit that any node asks for.
     """
-    assert own.limit is not None
-    members = seen.members if seen is not None else ()
-    asked = own.limit
-    for member in members:
-        asked = strictest(asked, member.asks_for)
+    asked = reduce(strictest, [member.asks_for for member in seen.members], own)
     by_name = {rule.name: rule for rule in rules}
     fitting = [by_name[each] for each in (name, *patterns_for(name)) if each in by_name]
-    values = dict(asked.parts)
-    sources: dict[str, str] = {}
-    ruled: set[str] = set()
+    parts: dict[str, tuple[Any, str]] = {}  # by name, the value and its source
     for part in PARTS:
         rule = next((rule for rule in fitting if part.name in rule.limit), None)
+        value = getattr(asked, part.name)
         if rule is not None:
-            values[part.name] = rule.limit[part.name]
-            sources[part.name] = _of_rule(rule)
-            ruled.add(part.name)
+            parts[part.name] = rule.limit[part.name], _of_rule(rule)
+        elif value != part.default:
+            is_own = value == getattr(own, part.name)
+            source = sources.get(part.name, "") if is_own else _of_nodes(part.name, value, seen)
+            parts[part.name] = value, source
+    jitter, source_of_jitter = parts.pop("jitter", (0.0, ""))
+    for part_name, (value, source) in parts.items():
+        if part_name == "delay":
+            more = f"; ±: {source_of_jitter}" if jitter and source_of_jitter != source else ""
+            yield f"delay {delay_word(value, jitter)}", f"{source}{more}"
         else:
-            sources[part.name] = _asked_by(part.name, asked, own, seen)
-    for part in PARTS:
-        is_set = values[part.name] != part.default or part.name in ruled
-        if part.name == "delay" and is_set:
-            delay = delay_word(values["delay"], values["jitter"])
-            yield f"delay {delay}", _of_delay(values, sources)
-        elif is_set and part.of != "delay":
-            yield part.word(values[part.name]), sources[part.name]
-    if seen is not None and seen.learned:
+            yield BY_NAME[part_name].word(value), source
+    if seen.learned:
         yield f"learned {seen.learned}", "from the site's answers"
     pause = next((rule for rule in fitting if rule.paused is not None), None)
     if pause is not None and pause.paused:
         yield "paused", _of_rule(pause)
-    elif seen is not None and seen.reason is not None and seen.reason.kind == "closed":
+    elif seen.reason is not None and seen.reason.kind == "closed":
         yield seen.state, seen.why
 
 
@@ -242,23 +226,11 @@ def _of_rule(rule: Rule) -> str:
     return f"rule for {rule.name}, set by {short_name(rule.by)}"
 
 
-def _of_delay(values: dict[str, Any], sources: dict[str, str]) -> str:
-    """Where a delay comes from, and its jitter, if it is from elsewhere."""
-    if not values["jitter"] or sources["jitter"] == sources["delay"]:
-        return sources["delay"]
-    return f"{sources['delay']}; ±: {sources['jitter']}"
-
-
-def _asked_by(part: str, asked: Limit, own: Entry, seen: Inspection | None) -> str:
-    """Where the strictest value of a part comes from: this crawl's settings, or other nodes."""
-    if getattr(own.limit, part) == getattr(asked, part) or seen is None:
-        return own.sources.get(part, "")
-    nodes = [
-        short_name(member.node)
-        for member in seen.members
-        if getattr(member.asks_for, part) == getattr(asked, part)
-    ]
-    return f"asked for by {names_of(nodes)}" if nodes else "of several nodes' limits"
+def _of_nodes(part: str, value: object, seen: Inspection) -> str:
+    """The nodes that ask for this value of a part, as text."""
+    asking = [member for member in seen.members if getattr(member.asks_for, part) == value]
+    nodes = names_of([short_name(member.node) for member in asking])
+    return f"asked for by {nodes}" if asking else "of several nodes' limits"
 
 
 async def _with_crawl_delay(
