@@ -129,7 +129,7 @@ def _apply_spider_attributes(crawler: Crawler) -> None:
     As in Scrapy, the spider's own setting wins over its attribute.
     """
     spider = crawler.spider or crawler.spidercls
-    for attribute, name in SPIDER_ATTRIBUTES.items():
+    for name, attribute in SPIDER_ATTRIBUTES.items():
         if hasattr(spider, attribute):
             crawler.settings.set(name, getattr(spider, attribute), ATTRIBUTE_PRIORITY)
 

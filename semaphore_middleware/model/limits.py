@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Self, TypeAlias, TypedDict
@@ -464,12 +464,13 @@ class LimitTable:
 
     def names_kind(self, kind: str) -> bool:
         """True if an entry is for scopes of this kind."""
-        hosts = ("host" for name in self.patterns if name.startswith("*."))
-        return kind in {*map(kind_of, (*self.exact, *self.patterns)), *hosts}
+        # A pattern like '*.a' is for hosts: '.a' has their form.
+        names = (name.removeprefix("*") for name in (*self.exact, *self.patterns))
+        return kind in map(kind_of, names)
 
     def entry_above(self, host: str) -> str:
-        """The key of a host above this one, if only the default limit is this one's: users may
-        think that it is for both. Empty: there is none.
+        """The key of a host above this one, if this one has only the default limit: users may think
+        that the key is for both. Empty: there is none.
         """
         if self.entry_of(host) is not self.default:
             return ""
@@ -477,16 +478,15 @@ class LimitTable:
         return next((name for name in parents if "." in name and name in self.exact), "")
 
 
-def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
-    """The limit in a user's value. A dict's missing parts come from `default`."""
-    parts = parse_parts(value, where)
+def _complete(parts: Mapping[str, Any], where: str, default: Limit) -> Limit | None:
+    """The limit of these parts, with the missing ones from `default`."""
     whole = {**default.parts, **parts}
     _check_needs({**parts, **{part.of: whole[part.of] for part in PARTS if part.of}}, where)
     for part in PARTS:
         if part.needs_it and whole[part.of] is None:
-            parts[part.name] = part.default  # that of `default` is dropped with what it needs
-    if parts.get("concurrency", 1) is not None:
-        return replace(default, **parts)
+            whole[part.name] = part.default  # that of `default` is dropped with what it needs
+    if whole["concurrency"] is not None:
+        return Limit(**whole)
     alone = [part.name for part in PARTS[1:] if not part.of]
     if any(map(parts.get, alone)):
         *names, last = map(repr, alone)
@@ -521,41 +521,39 @@ def parse_limits(
     settings: Mapping[str, Any],
     slots: Mapping[str, Any],
     default: Limit,
-    setting: str,
-    first_kind: str = "host",
-    may_be_own: bool = False,
+    scopes: Sequence[object] = ("host",),
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> LimitTable:
     """Build the table from `SEMAPHORE_LIMITS` and Scrapy's own settings.
 
-    `slots` is the value of `DOWNLOAD_SLOTS`. `default` is the limit of hosts, of names and of
-    `first_kind`, and `sources` are the settings of its parts. In a limit of another kind, what a
-    dict leaves out is not limited. `setting` is the name of `SEMAPHORE_LIMITS` in errors. With
-    `may_be_own`, a user's function gives scopes their names.
+    `slots` and `scopes` are the values of `DOWNLOAD_SLOTS` and `SEMAPHORE_SCOPES`. `default` is the
+    limit of hosts, of names and of the first kind in `scopes`, and `sources` are the settings of
+    its parts. In a limit of another kind, what a dict leaves out is not limited.
     """
+    has_function = any(map(callable, scopes))
     exact: dict[str, Entry] = {}
     patterns: dict[str, Entry] = {}
     for key, value in settings.items():
-        where = f"{setting}[{key!r}]"
+        where = f"SEMAPHORE_LIMITS[{key!r}]"
         name = parse_name(key, where)
-        if not may_be_own:
+        if not has_function:
             refuse_hosts(name, where)
         refuse_url(name, where)
-        is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
+        is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != scopes[0]
         base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
         table = patterns if is_pattern(name) else exact
         if name in table:
             raise SettingsError(f"{where}: {name!r} has a limit already, in another spelling")
-        given = dict.fromkeys(parse_parts(value, where), where)
-        set_by = given if is_open else {**sources, **given}
-        table[name] = Entry(parse_limit(value, where, base), name, set_by)
+        parts = parse_parts(value, where)
+        set_by = {**({} if is_open else sources), **dict.fromkeys(parts, where)}
+        table[name] = Entry(_complete(parts, where, base), name, set_by)
     of_slots: dict[str, Entry] = {}
     for key, slot in slots.items():
         where = f"DOWNLOAD_SLOTS[{key!r}]"
-        parts = _parse_slot(key, slot, where)
+        parts = parse_parts(_parse_slot(key, slot, where), where)
         name = scope_name(key)
         set_by = {**sources, **dict.fromkeys(parts, where)}
-        of_slots[name] = Entry(parse_limit(parts, where, default), name, set_by)
+        of_slots[name] = Entry(_complete(parts, where, default), name, set_by)
     return LimitTable(Entry(default, "", sources), exact, patterns, of_slots)
 
 

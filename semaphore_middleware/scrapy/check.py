@@ -98,7 +98,7 @@ async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Reque
     """Print the state of the server, and the limits of the request."""
     if not settings.getbool("SEMAPHORE_ENABLED", True):
         print("warning: SEMAPHORE_ENABLED is off: crawls do without the semaphore")
-    warn_of_mistakes(settings, ours.limits, ours.scopes)
+    warn_of_mistakes(settings, ours)
     log_origin_of_server(settings, ours.url_from)
     is_embedded = ours.url in (None, EMBEDDED)
     url = embedded.find() if is_embedded else ours.url

@@ -145,7 +145,7 @@ class Crawl:
         self._engine.before_close(self._begin_to_close)
         if not self._crawler.crawling:  # `scrapy shell`: no signal comes when its process ends
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
-        warn_of_mistakes(self._crawler.settings, self.settings.limits, self.settings.scopes)
+        warn_of_mistakes(self._crawler.settings, self.settings)
         log_origin_of_server(self._crawler.settings, self.settings.url_from)
         if self._engine.closes_when_opened:  # the scheduler has logged why
             return None

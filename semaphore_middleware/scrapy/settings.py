@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.link.environment import (
-    EMBEDDED,
-    SCRAPY_REDIS,
-    server_of,
-)
+from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, clean, domain_hint
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
@@ -43,10 +39,10 @@ DEFAULT_OF = {"host": "a site", "domain": "a domain", "proxy": "a proxy", ALL: "
 """What has the default limit, by the first kind listed in SEMAPHORE_SCOPES; a function gives names.
 """
 SPIDER_ATTRIBUTES = {
-    "download_delay": "DOWNLOAD_DELAY",
-    "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
+    "DOWNLOAD_DELAY": "download_delay",
+    "CONCURRENT_REQUESTS_PER_DOMAIN": "max_concurrent_requests",
 }
-"""Deprecated attributes of spiders, still read by Scrapy 2.19, and the settings they replace."""
+"""By setting, the deprecated attribute of spiders for it, still read by Scrapy 2.19."""
 ATTRIBUTE_PRIORITY = SETTINGS_PRIORITIES["spider"] - 1
 """At the spider's own priority, Scrapy would take an attribute for the spider's own setting."""
 
@@ -109,12 +105,7 @@ class SemaphoreSettings(NodeOptions):
         ours["credentials"] = ours["redis_credentials"]
         slots = check_dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS")
         default, sources = _default_limit(settings)
-        first = ours["scopes"][0]
-        first_kind = first if isinstance(first, str) else "name"
-        has_function = any(map(callable, ours["scopes"]))
-        ours["limits"] = parse_limits(
-            ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind, has_function, sources
-        )
+        ours["limits"] = parse_limits(ours["limits"], slots, default, ours["scopes"], sources)
         name = "CONCURRENT_REQUESTS"
         ours["concurrent_requests"] = check_integer(settings.get(name), name, least=0, text=True)
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
@@ -157,43 +148,33 @@ def _default_limit(settings: BaseSettings) -> tuple[Limit, dict[str, str]]:
     """The limit in Scrapy's own settings, and where its parts were set; with the add-on it holds
     for all nodes together.
     """
-    names = {
-        "concurrency": "CONCURRENT_REQUESTS_PER_DOMAIN",
-        "delay": "DOWNLOAD_DELAY",
-        "jitter": _name_of_jitter(settings),
-    }
-    concurrency, delay, jitter = names.values()
-    limit = Limit(
-        check_integer(settings.get(concurrency), concurrency, least=1, text=True),
-        _number(settings, delay, 0.0),
-        _jitter(settings, jitter),
-    )
-    return limit, {part: _source(settings, name) for part, name in names.items()}
+    name = "CONCURRENT_REQUESTS_PER_DOMAIN"
+    concurrency = check_integer(settings.get(name), name, least=1, text=True)
+    jitter, name_of_jitter = _jitter(settings)
+    limit = Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), jitter)
+    names = {"concurrency": name, "delay": "DOWNLOAD_DELAY", "jitter": name_of_jitter}
+    return limit, {part: _source(settings, setting) for part, setting in names.items()}
 
 
-def _name_of_jitter(settings: BaseSettings) -> str:
-    """The setting of the jitter, as in Scrapy 2.19: the older one counts at a higher priority."""
+def _jitter(settings: BaseSettings) -> tuple[float, str]:
+    """The jitter and the setting that has it, as in Scrapy 2.19: the older one counts at a higher
+    priority.
+    """
     old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
-    return old if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0) else new
-
-
-def _jitter(settings: BaseSettings, name: str) -> float:
-    if name == "RANDOMIZE_DOWNLOAD_DELAY":
-        return 0.5 if check_truth(settings.get(name), name, text=True) else 0.0
-    return min(1.0, _number(settings, name, 0.5))
+    if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
+        return (0.5 if check_truth(settings.get(old), old, text=True) else 0.0), old
+    return min(1.0, _number(settings, new, 0.5)), new
 
 
 def _source(settings: BaseSettings, name: str) -> str:
     """Where one of Scrapy's settings was set, as text."""
-    priority = settings.getpriority(name) or 0
-    if priority == SETTINGS_PRIORITIES["default"]:
-        return f"Scrapy's default of {name}"
-    if priority == ATTRIBUTE_PRIORITY:
-        attributes = {setting: attribute for attribute, setting in SPIDER_ATTRIBUTES.items()}
-        return f"the spider's {attributes.get(name, name)}"
-    places = {"spider": " in the spider's custom_settings", "cmdline": " on the command line"}
-    of_priority = {SETTINGS_PRIORITIES[place]: text for place, text in places.items()}
-    return name + of_priority.get(priority, "")
+    texts = {
+        SETTINGS_PRIORITIES["default"]: f"Scrapy's default of {name}",
+        ATTRIBUTE_PRIORITY: f"the spider's {SPIDER_ATTRIBUTES.get(name, name)}",
+        SETTINGS_PRIORITIES["spider"]: f"{name} in the spider's custom_settings",
+        SETTINGS_PRIORITIES["cmdline"]: f"{name} on the command line",
+    }
+    return texts.get(settings.getpriority(name) or 0, name)
 
 
 def _number(settings: BaseSettings, name: str, default: float) -> float:
@@ -246,21 +227,19 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
         )
 
 
-def warn_of_mistakes(
-    settings: BaseSettings, limits: LimitTable, scopes: Sequence[str | Namer]
-) -> None:
+def warn_of_mistakes(settings: BaseSettings, ours: SemaphoreSettings) -> None:
     """Warn of settings that are allowed, but probably mistaken."""
     for mistake in unknown_names(sorted(settings)):
         logger.warning(mistake)
-    for name in limits.exact:
+    for name in ours.limits.exact:
         if hint := domain_hint(name):
             logger.warning("SEMAPHORE_LIMITS: %s", hint)
-    has_function = any(map(callable, scopes))
+    has_function = any(map(callable, ours.scopes))
     for kind in ("host", *PREFIXED_KINDS, ALL):
         if kind == "host" and has_function:
             continue  # its scopes may have the names of hosts
         listed_as = "proxy" if kind == VIA else kind
-        if limits.names_kind(kind) and listed_as not in scopes:
+        if ours.limits.names_kind(kind) and listed_as not in ours.scopes:
             logger.warning(
                 "SEMAPHORE_LIMITS has limits of the kind %r, but SEMAPHORE_SCOPES lacks %r: they "
                 "hold only for requests that name such a scope in meta['semaphore_scope'].",

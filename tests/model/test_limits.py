@@ -17,7 +17,7 @@ from semaphore_middleware.model.hosts import (
     parse_name,
     scope_name,
 )
-from semaphore_middleware.model.limits import ALLOWED_LIMIT, parse_limit, parse_rate, rate_text
+from semaphore_middleware.model.limits import ALLOWED_LIMIT, parse_rate, rate_text
 from tests.support.servers import RedisServer
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
@@ -25,7 +25,7 @@ SETTING = "SEMAPHORE_LIMITS"
 
 
 def limits(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> model.LimitTable:
-    return model.parse_limits(settings, slots or {}, DEFAULT, SETTING)
+    return model.parse_limits(settings, slots or {}, DEFAULT)
 
 
 def refused(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> str:
@@ -73,14 +73,14 @@ def test_the_exact_host_wins_then_the_longest_pattern_then_the_slot_then_the_def
 )
 def test_a_dict_takes_what_it_leaves_out_from_the_default(value: Any, limit: Limit | None) -> None:
     assert limits({"a": value}).of("a") == limit
-    assert parse_limit(value, "here", DEFAULT) == limit
 
 
 def test_a_burst_goes_with_the_rate_of_its_limit() -> None:
-    default = Limit(8, rate="60/m", burst=5)
-    assert parse_limit(2, "here", default) == Limit(2, rate="60/m", burst=5)
-    assert parse_limit({"burst": 9}, "here", default) == Limit(8, rate="60/m", burst=9)
-    assert parse_limit({"rate": None}, "here", default) == Limit(8)
+    settings = {"a": 2, "b": {"burst": 9}, "c": {"rate": None}}
+    table = model.parse_limits(settings, {}, Limit(8, rate="60/m", burst=5))
+    assert table.of("a") == Limit(2, rate="60/m", burst=5)
+    assert table.of("b") == Limit(8, rate="60/m", burst=9)
+    assert table.of("c") == Limit(8)
 
 
 def test_download_slots_are_read_as_scrapy_reads_them() -> None:
@@ -104,7 +104,7 @@ def test_an_entry_says_where_each_part_was_set() -> None:
     settings: dict[Any, Any] = {"a.b": 2, "*.A.b": {"delay": 0, "rate": "9/s"}, "free": None}
     settings["all"] = {"rate": "1/s"}
     slots = {"slot": {"delay": 3}}
-    table = model.parse_limits(settings, slots, DEFAULT, SETTING, sources=sources)
+    table = model.parse_limits(settings, slots, DEFAULT, sources=sources)
     for scope, text in {
         "a.b": "limit 2 (SEMAPHORE_LIMITS['a.b']), delay 1 s (DELAY), jitter 0.5 (JITTER)",
         "www.a.b": "limit 8 (PER_DOMAIN), rate 9/s (SEMAPHORE_LIMITS['*.A.b'])",
@@ -194,7 +194,7 @@ def test_names_that_no_request_has_are_refused() -> None:
     for name, said in (VOID | OF_FUNCTIONS).items():
         assert refused({name: 2}).startswith(f"{SETTING}[{name!r}]: {said}")
     for name in OF_FUNCTIONS:
-        table = model.parse_limits({name: 2}, {}, DEFAULT, SETTING, "name", may_be_own=True)
+        table = model.parse_limits({name: 2}, {}, DEFAULT, [len])
         assert table.of(name) == Limit(2, 1, 0.5)
     for name in (
         *("a/b", "b.test/search", "a, b", "b.test, the API", "all/", "a.b c", "host:A B"),

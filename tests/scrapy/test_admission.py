@@ -43,7 +43,7 @@ class Downloader(RuleBasedStateMachine):
         running = SimpleNamespace(get_running_loop=lambda: self.loop)
         self.patch = mock.patch.object(admission, "asyncio", running)
         self.patch.start()
-        limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
+        limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2))
         self.wakes = 0
         self.all = Admissions(ScopeFinder(("host", "all"), limits), SLOTS, self.room)
         self.all.scheduler_passes_over = True

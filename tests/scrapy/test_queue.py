@@ -29,7 +29,7 @@ MANY = 1_000
 
 
 def admissions(*kinds: str, **limits: Any) -> Admissions:
-    table = parse_limits(limits, {}, Limit(2), "SEMAPHORE_LIMITS", kinds[0])
+    table = parse_limits(limits, {}, Limit(2), kinds)
     return Admissions(ScopeFinder(kinds, table), 16, lambda: None)
 
 

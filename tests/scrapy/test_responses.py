@@ -48,7 +48,7 @@ from tests.support.crawls import Log, ready_crawler
 from tests.support.visits import Visits
 
 ADMISSIONS: WeakKeyDictionary[Request, Admission] = WeakKeyDictionary()
-LIMITS = parse_limits({}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
+LIMITS = parse_limits({}, {}, Limit(2))
 ALL = Admissions(ScopeFinder(("host",), LIMITS), 16, lambda: None)
 
 

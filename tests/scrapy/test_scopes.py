@@ -116,8 +116,7 @@ DEFAULT = Limit(8, 1.0, 0.5)
 
 
 def finder(*kinds: Any, limits: Mapping[str, Any] = MappingProxyType({})) -> ScopeFinder:
-    first = kinds[0] if isinstance(kinds[0], str) else "name"
-    return ScopeFinder(kinds, parse_limits(limits, {}, DEFAULT, "SEMAPHORE_LIMITS", first))
+    return ScopeFinder(kinds, parse_limits(limits, {}, DEFAULT, kinds))
 
 
 def names(request: Request, *kinds: Any, **limits: Any) -> tuple[str, ...]:

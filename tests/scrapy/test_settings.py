@@ -116,7 +116,7 @@ def test_each_part_of_a_limit_names_its_source() -> None:
 def test_limits_of_a_kind_that_no_request_has_are_a_warning(name: str, caplog: Log) -> None:
     given = {"SEMAPHORE_LIMITS": {name: 2}, "SEMAPHORE_SCOPES": ["proxy"]}
     settings = read(**given)
-    warn_of_mistakes(Settings(given), settings.limits, settings.scopes)
+    warn_of_mistakes(Settings(given), settings)
     (line,) = caplog.messages
     kind = "domain" if name.startswith("domain") else "host"
     assert f"of the kind {kind!r}, but SEMAPHORE_SCOPES lacks {kind!r}" in line

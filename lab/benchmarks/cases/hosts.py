@@ -99,7 +99,7 @@ def _queue(by: str) -> DownloaderAwarePriorityQueue:
     crawler = get_crawler()
     downloader = SimpleNamespace(slots={}, get_slot_key=lambda request: request.url.split("/")[2])
     crawler.engine = SimpleNamespace(downloader=downloader)  # type: ignore[assignment]
-    limits = parse_limits({}, {}, Limit(LIMIT), "", "host")
+    limits = parse_limits({}, {}, Limit(LIMIT))
     admissions = Admissions(ScopeFinder(("host",), limits), SLOTS, lambda: None)
     crawl = SimpleNamespace(downloads=SimpleNamespace(admissions=admissions))
     kind = hooks.SemaphorePriorityQueue if by == ADD_ON else DownloaderAwarePriorityQueue
