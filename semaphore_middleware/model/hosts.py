@@ -31,7 +31,6 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 HOSTS_REMEMBERED = 1024  # with values derived from them, which each request needs several times
 PROXY = re.compile(r"(?:\w+://)?(?:[^\s/]*@)?([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})/?")
 """A proxy as users write it, with its host and its port."""
-NO_REQUEST = "no request has this name"
 EVERY = "*"
 """The pattern for every scope; only operators' rules have it."""
 SITES = ("host", "domain", "name")
@@ -71,6 +70,11 @@ def site_index(scopes: tuple[str, ...]) -> int | None:
     return next((kinds.index(kind) for kind in SITES if kind in kinds), None)
 
 
+def scope_of_proxy(host: str, port: int | str) -> str:
+    """The scope of a proxy: `proxy:10.0.0.1:3128`, `proxy:[::1]:3128`."""
+    return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
+
+
 def scope_via(proxy: str, site: str) -> str:
     """The scope of a site through a proxy, by both scopes: `via:10.0.0.1:3128 example.com`."""
     return f"{VIA}:{proxy.removeprefix('proxy:')} {site}"
@@ -87,8 +91,7 @@ def parse_name(name: Any, where: str) -> str:
         raise SettingsError(f"{where}: the host is {what}; allowed is a host or '*.host'")
     if CONTROL.search(name):
         raise SettingsError(f"{where}: a name has no control characters")
-    if hint := void_hint(name.strip()):
-        raise SettingsError(f"{where}: {hint}")
+    refuse_void(name.strip(), where)
     if name.startswith("ip:"):
         raise SettingsError(
             f"{where}: there is no limit of an address; limit hosts, domains or names of your own"
@@ -162,65 +165,63 @@ def refuse_hosts(name: str, where: str) -> None:
     """Raise `SettingsError` for several hosts, and for a host with a slash behind it: only a user's
     own function gives scopes such names.
     """
-    parts = [part for part in re.split(r"[,;|\s]+", name) if part]
-    hosts = [_host_meant(part) for part in parts]
-    if len(hosts) > 1 and None not in hosts:
+    hosts = [_host_meant(part) for part in re.split(r"[,;|\s]+", name) if part]
+    if len(hosts) > 1 and all(hosts):
         names = " and ".join(map(repr, hosts))
         raise SettingsError(f"{where}: write each host by itself: {names}")
     if name.rstrip().endswith("/") and (host := _host_meant(name)):
         raise SettingsError(f"{where}: give only the host: {host!r}")
 
 
-@lru_cache(HOSTS_REMEMBERED)
-def void_hint(name: str) -> str:
-    """A line about a name with a host's form, or with a kind, that no request has: what to write
-    in its place. Empty for any other name.
-    """
-    pattern, dotted = ("*.", name[2:]) if name.startswith("*.") else ("", name)
+def refuse_void(name: str, where: str) -> None:
+    """Raise `SettingsError` for a name with a host's form, or with a kind, that no request has."""
+    if corrected := _corrected(name):
+        raise SettingsError(f"{where}: no request has this name; write {corrected}")
+
+
+def _corrected(name: str) -> str:
+    """What to write in place of a name that no request has; empty for any other name."""
+    dotted = name.removeprefix("*.")
     if dotted.startswith(".") and (host := normal_host(dotted.lstrip("."))):
-        itself = "" if pattern else f", and {host!r} for itself"
-        return f"{NO_REQUEST}; write {f'*.{host}'!r} for each host below it{itself}"
+        itself = f", and {host!r} for itself" if dotted == name else ""
+        return f"{f'*.{host}'!r} for each host below it{itself}"
     kind, colon, rest = name.partition(":")
     if not colon or rest == "*":
         return ""
-    match kind.lower():
-        case "host":
-            meant = _host_meant(rest.lstrip("."))
-            return f"{NO_REQUEST}; write {meant!r}" if meant else ""
+    if kind.lower() == "host":
+        meant = _host_meant(rest.lstrip("."))
+        return repr(meant) if meant else ""
+    match kind:
         case "domain":
             host = _host_meant(rest.strip().lstrip(".")) or normal_host(rest)
             is_known = re.fullmatch(r"[a-z0-9_.-]+", host) or is_address(host)
             meant, example = f"domain:{host}" if is_known else "", "domain:example.org"
         case "proxy":
-            address = _proxy_meant(rest)
-            meant, example = address and f"proxy:{address}", "proxy:10.0.0.1:3128"
+            meant, example = _proxy_meant(rest), "proxy:10.0.0.1:3128"
         case "via":
-            proxy, _, site = rest.partition(" ")
-            address = site and _proxy_meant(proxy)
-            meant = address and scope_via(address, scope_name(site))
+            address, _, site = rest.partition(" ")
+            proxy = site and _proxy_meant(address)
+            meant = proxy and scope_via(proxy, scope_name(site))
             example = "via:10.0.0.1:3128 example.org"
         case _:
             return ""
-    if kind.islower() and scope_name(name) != meant:
-        return f"{NO_REQUEST}; write {repr(meant) if meant else f'it like {example!r}'}"
-    return ""
+    if scope_name(name) == meant:
+        return ""
+    return repr(meant) if meant else f"it like {example!r}"
 
 
-def _host_meant(name: str) -> str | None:
-    """The host, or the pattern of hosts, in a text that can mean nothing else; otherwise None."""
+def _host_meant(name: str) -> str:
+    """The host, or the pattern of hosts, in a text that can mean nothing else; otherwise empty."""
     pattern, rest = ("*.", name[2:]) if name.startswith("*.") else ("", name)
     host = host_within(rest) or normal_host(rest.rstrip("/ "))
     has_dot = re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+", host)
-    return pattern + host if has_dot or host == "localhost" or is_address(host) else None
+    return pattern + host if has_dot or host == "localhost" or is_address(host) else ""
 
 
 def _proxy_meant(name: str) -> str:
-    """The host and the port of a proxy, as in scopes; empty if one is missing."""
+    """The scope of a proxy; empty if its host or its port is missing."""
     found = PROXY.fullmatch(name)
-    if found is None:
-        return ""
-    host = normal_host(found[1])
-    return f"[{host}]:{found[2]}" if ":" in host else f"{host}:{found[2]}"
+    return scope_of_proxy(normal_host(found[1]), found[2]) if found else ""
 
 
 def domain_hint(name: str) -> str:
@@ -230,14 +231,15 @@ def domain_hint(name: str) -> str:
     kind, _, host = name.partition(":")
     if kind != "domain" or host == "*":
         return ""
-    is_suffix = not (found := _suffixes().extract_str(host)).domain and found.suffix
-    domain = registered_domain_finder()(host)
-    if not is_suffix and domain == host:
+    found = _suffixes().extract_str(host)
+    domain = f"{found.domain}.{found.suffix}"
+    if not found.suffix or domain == host:
         return ""
-    write = (
-        f"{host!r} for the host" if is_suffix else f"'domain:{domain}', or {host!r} for the host"
+    meant = f"'domain:{domain}', or " if found.domain else ""
+    return (
+        f"{name}: {host} is no registered domain, so no request has this name; write "
+        f"{meant}{host!r} for the host"
     )
-    return f"{name}: {host} is no registered domain, so no request has this name; write {write}"
 
 
 def is_scope(name: object) -> bool:
@@ -258,8 +260,8 @@ def check_scope(name: Any, where: str = "the scope") -> str:
         )
     if "://" in name:
         refuse_url(name, f"{where} = {name!r}")
-    if name.startswith("host:") and (hint := void_hint(name)):
-        raise SettingsError(f"{where} = {name!r}: {hint}")
+    if name.startswith("host:"):
+        refuse_void(name, f"{where} = {name!r}")
     if (usual := scope_name(name)) != name:
         raise SettingsError(f"{where} = {name!r}: it looks like a host; write {usual!r}")
     return str(name)

@@ -15,8 +15,8 @@ from semaphore_middleware.model.hosts import (
     clean,
     refuse_hosts,
     refuse_url,
+    refuse_void,
     scope_name,
-    void_hint,
 )
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, PARTS
@@ -365,8 +365,7 @@ async def check_form(admin: Admin, name: str) -> None:
     or a rule has this name.
     """
     refuse_url(name, repr(name))
-    if hint := void_hint(name):
-        raise SettingsError(f"{name!r}: {hint}")
+    refuse_void(name, repr(name))
     try:
         refuse_hosts(name, repr(name))
     except SettingsError:

@@ -30,6 +30,7 @@ from semaphore_middleware.model.hosts import (
     normal_host,
     order_of,
     registered_domain_finder,
+    scope_of_proxy,
     scope_via,
     site_index,
 )
@@ -292,7 +293,7 @@ def _proxy_of(request: Request) -> str | None:
         port = url.port or DEFAULT_PORTS.get(url.scheme, 80)
     except ValueError:  # Scrapy reports the error
         return None
-    return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
+    return scope_of_proxy(host, port)
 
 
 def origin_of(request: Request) -> str:
