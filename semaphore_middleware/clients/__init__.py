@@ -39,7 +39,7 @@ def scope_of(url: str) -> str:
 
 
 def check_semaphore(given: object, kind: type) -> None:
-    """Raises `SettingsError` if it is not of the kind that this client needs."""
+    """Raise `SettingsError` if it is not of the kind that this client needs."""
     if not isinstance(given, kind):
         raise not_allowed(given, "semaphore", f"a {kind.__name__}")
 
@@ -63,8 +63,8 @@ class Answers:
         self, permit: Permit, method: str, url: str, status: int, fields: Fields, latency: float
     ) -> None:
         """Report a response, whose headers came after `latency` seconds. A 5xx except 509 counts as
-        a refusal only if it names a time: otherwise it may be of its page alone. Neither does a
-        page's second refusal without a time, where the site is known to refuse some pages.
+        a refusal only if it names a time: otherwise it may be of its page alone. The same holds for
+        a page's second refusal, where the site is known to refuse some pages.
         """
         is_listed = status in self._codes
         is_of_proxy = status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and not is_listed

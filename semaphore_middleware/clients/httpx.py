@@ -13,6 +13,7 @@ import httpx
 from semaphore_middleware.clients import BACKOFF_CODES, Answers, check_semaphore, scope_of
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.core.sync import SyncSemaphore
+from semaphore_middleware.link.connection import causes_of
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
@@ -174,12 +175,9 @@ def _is_of_site(error: BaseException) -> bool:
     """Whether a request's error means that its site does not respond: it cannot be reached, or
     takes too long. A site whose certificate is not accepted has responded.
     """
-    if not isinstance(error, httpx.ConnectError):
-        return isinstance(error, httpx.ConnectTimeout | httpx.ReadTimeout)
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__cause__ or cause.__context__
-    return cause is None
+    if isinstance(error, httpx.ConnectError):
+        return not any(isinstance(cause, ssl.SSLError) for cause in causes_of(error))
+    return isinstance(error, httpx.ConnectTimeout | httpx.ReadTimeout)
 
 
 def _with_body(

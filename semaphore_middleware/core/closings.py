@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 PAGES = 3
-"""So many different pages were closed, if closing is the site's way to refuse requests."""
+"""The fewest different pages whose closings may be refusals."""
 REMEMBERED = 10
 """Pages that are remembered, the last ones closed."""
 AMONG = 300
@@ -16,7 +16,7 @@ AMONG = 300
 
 
 class Closing(Enum):
-    """What a closed connection says."""
+    """What a closed connection means."""
 
     REFUSAL = "refusal"
     """The site answers this node, and closes some connections instead of refusing the requests."""
@@ -41,8 +41,8 @@ class Closings:
     """Tells sites that refuse requests by closing connections from those that do not respond.
 
     A site refuses if it has closed connections at several moments, for several pages, and has
-    answered requests of this node that began in between: an answer to another node says nothing, as
-    this node's own network may close connections. Times are on the loop's clock.
+    answered requests of this node that began in between: an answer to another node shows nothing,
+    as this node's own network may close connections. Times are on the loop's clock.
     """
 
     closed_at: float = -math.inf
@@ -53,9 +53,8 @@ class Closings:
     """
     _answered_at: float = -math.inf  # when the newest answered request began
     _answers: int = 0
-    _pages: OrderedDict[str, _Page] = field(
-        default_factory=OrderedDict
-    )  # the last closed comes last
+    _pages: OrderedDict[str, _Page] = field(default_factory=OrderedDict)
+    """The one closed last is at the end."""
 
     def note_answer(self, began_at: float) -> None:
         """Note that the site has answered a request that began at this time, whatever it was."""

@@ -437,7 +437,7 @@ class Connection:
     def _explain(self, error: Exception) -> Exception:
         """Our own error for one of redis-py's, depending on whether waiting may help."""
         name = self.server_name
-        for cause in _causes(error):
+        for cause in causes_of(error):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, BROKEN_TLS):
                 return ServerRefusedError(f"{name}: {_tls_problem(cause, self._connector.options)}")
         if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
@@ -461,7 +461,7 @@ class Connection:
             never_passes = re.search("DB index|SELECT is not allowed", text)
             kind = ServerRefusedError if never_passes else ServerUnreachableError
             return kind(f"{name} refuses: {text}")
-        hung_up = any(isinstance(cause, HUNG_UP) for cause in _causes(error))
+        hung_up = any(isinstance(cause, HUNG_UP) for cause in causes_of(error))
         if (hung_up and not self.address.path) or (
             self._is_tls and isinstance(error, TimeoutError)
         ):
@@ -547,7 +547,7 @@ def is_full(error: object) -> bool:
     return isinstance(error, Exception) and "'maxmemory'" in str(error)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     """The error and its causes."""
     while error is not None:
         yield error

@@ -1,4 +1,4 @@
-"""Errors of downloads: what they say of the site.
+"""Errors of downloads, and what they mean for the site.
 
 Each download handler has classes of its own, some of which it wraps in Scrapy's: what counts is the
 cause that an error carries.
@@ -94,8 +94,8 @@ def is_closing(error: BaseException, request: Request) -> bool:
 
 
 def may_be_idle(request: Request) -> bool:
-    """True if the request's connection may have been idle before. No error tells; but Twisted and
-    aiohttp repeat other requests on a new one before they report it.
+    """True if the request's connection may have been idle before. No error shows it; but Twisted
+    and aiohttp repeat other requests on a new connection before they report an error.
     """
     return request.method not in REPEATED or bool(request.body)
 
@@ -105,9 +105,9 @@ def is_of_proxy(error: BaseException) -> bool:
     return isinstance(error, TunnelError) and f"'status': {PROXY_REFUSES}," in str(error)
 
 
-def error_number(error: BaseException | None) -> int | None:
+def error_number(error: BaseException) -> int | None:
     """The system's number of the error that this one comes from, if there is one."""
-    numbers = map(_number, _causes(error)) if error is not None else ()
+    numbers = map(_number, _causes(error))
     return next((number for number in numbers if number is not None), None)
 
 
@@ -130,7 +130,7 @@ def _is_closed(error: BaseException) -> bool:
     text = str(error)
     if isinstance(error, SSL.Error | ssl.SSLError):  # the site has ended the handshake
         return "alert" in text.lower() or "unexpected eof" in text
-    return text.startswith(CLOSED_TEXTS[0]) or CLOSED_TEXTS[1] in text
+    return any(words in text for words in CLOSED_TEXTS)
 
 
 def _number(error: BaseException) -> int | None:

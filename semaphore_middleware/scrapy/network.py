@@ -74,7 +74,7 @@ class Network:
         self._backoff = backoff
         self._emit = emit
         self._probe = probe
-        """Holds the permits of a request of this object's own."""
+        """Holds the permits of a request that this node makes only as a test."""
         self._user_agent = user_agent
         self.is_lost = False
         """True while no site responds to this node."""

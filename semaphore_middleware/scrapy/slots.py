@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.scrapy.scopes import Scopes
 
 SCOPES_MAX = 1000
-"""The most scopes that requests of one slot have, and that a slot names a limit for."""
+"""The most scopes that a slot names a limit for."""
 
 
 class Requests(set["Request"]):
