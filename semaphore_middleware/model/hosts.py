@@ -232,10 +232,10 @@ def domain_hint(name: str) -> str:
     if kind != "domain" or host == "*":
         return ""
     found = _suffixes().extract_str(host)
-    domain = f"{found.domain}.{found.suffix}"
+    domain = f"{found.domain}.{found.suffix}" if found.domain else ""
     if not found.suffix or domain == host:
         return ""
-    meant = f"'domain:{domain}', or " if found.domain else ""
+    meant = f"'domain:{domain}', or " if domain else ""
     return (
         f"{name}: {host} is no registered domain, so no request has this name; write "
         f"{meant}{host!r} for the host"
