@@ -5,10 +5,11 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from scrapy import Request, version_info
+from scrapy import Request
 
 from semaphore_middleware.errors import HostDownError
 from tests.support.crawls import Crawl, Log, pages
@@ -131,7 +132,7 @@ HANDLERS = {
         "Twisted": "http11.HTTP11DownloadHandler",
         "aiohttp": "_aiohttp.AiohttpDownloadHandler",
     }.items()
-    if name == "Twisted" or version_info >= (2, 15)
+    if find_spec(f"scrapy.core.downloader.handlers.{path.partition('.')[0]}")
 }
 
 
