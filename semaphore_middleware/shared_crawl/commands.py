@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Finding
@@ -128,7 +129,8 @@ END = _verb(
     "end",
     "end a crawl for all its nodes",
     "End a crawl for all its nodes when all queued requests are done, even if it waits for more "
-    "because of CRAWL_WAIT. Like any end, this one is stored for 30 days.",
+    "because of CRAWL_WAIT. Nothing more is taken from CRAWL_START_KEY. Like any end, this one is "
+    "stored for 30 days.",
     can_hurry=True,
 )
 DROP = _verb("drop", "end a crawl for all its nodes at once, and forget it", asks=True)
@@ -240,8 +242,11 @@ async def _read(
 
 
 async def _shut_sites(settings: BaseSettings) -> list[tuple[str, Finding]]:
-    async with admin_of(settings) as admin:
-        sites = await admin.survey()
+    try:
+        async with admin_of(settings) as admin:
+            sites = await admin.survey()
+    except ServerRefusedError:  # this user may see shared crawls only
+        return []
     return [(site.scope, each) for site in sites for each in site.findings if each.shut]
 
 

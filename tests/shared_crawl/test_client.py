@@ -571,6 +571,18 @@ def test_start_requests_of_users_are_taken_once(client: Redis, one: Node, kind: 
     assert crawl_keys(client) == []
 
 
+def test_a_crawl_that_ends_takes_no_more_of_the_users_key(client: Redis, one: Node) -> None:
+    client.rpush("starts", "first", "second")
+    ((reservation, text),) = result_of(one.take_starts("starts", 1))
+    assert result_of(one.end()) is Ending.LATER
+    assert result_of(one.take_starts("starts", 9)) == [(reservation, text)]
+    assert one.pushes(NewRequest(PLACES.new_place("a", 0), text, reservation=reservation))
+    page = one.pop()
+    assert result_of(one.take_starts("starts", 9)) == []
+    assert one.idles(page).next_step is NextStep.CLOSE
+    assert client.lrange("starts", 0, -1) == [b"second"]
+
+
 def test_what_the_nodes_have_counted_is_summed(client: Redis, one: Node, two: Node) -> None:
     one.push(b"page")
     result_of(one.sync(stats={"item_scraped_count": 5}))

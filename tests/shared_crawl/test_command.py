@@ -21,6 +21,7 @@ from semaphore_middleware.shared_crawl.new_requests import MAX_NEW_BYTES, MAX_NE
 from tests.crawler.conftest import Scrapy, serving
 from tests.support.blocking import result_of
 from tests.support.cli import Ran, semaphore, terminal
+from tests.support.rights import user
 from tests.support.servers import RedisServer
 from tests.support.shared_crawl import node
 
@@ -31,7 +32,7 @@ def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, s
     return process.wait(), process.log
 
 
-def ran(server: RedisServer | None, *words: str, **terminal: Any) -> Ran:
+def ran(server: RedisServer | str | None, *words: str, **terminal: Any) -> Ran:
     """`scrapy frontier ...`, in a thread: this one has a loop that runs."""
     command = semaphore(server, *words, command="frontier", **terminal)
     with ThreadPoolExecutor() as threads:
@@ -107,6 +108,21 @@ def test_who_has_taken_what_is_shown(server: RedisServer, client: Redis) -> None
         >= {"node": one.node, "state": "at work", "in_flight": 2}.items()
     )
     assert told["in_flight_by"][2]["oldest"] == "http://a/0"
+
+
+def test_the_documented_user_may_use_all_verbs(server: RedisServer, client: Redis) -> None:
+    node(client, "one", crawl="books").push(b"page")
+    may = {"name": "frontier"}
+    lone = user(server, **may)
+    assert ran(lone, "status").err.endswith("no permissions to run the 'zscan' command\n")
+    sees = user(server, "+scan", "+zscan", "+hgetall", **may)
+    for words in (["status"], ["status", "books"], ["status", "books", "--json"]):
+        status, shown, error = ran(sees, *words)
+        assert (status, "books" in shown, error) == (0, True, "")
+    user(server, **may)
+    for verb in (["add", "books", "http://a/"], ["retry", "books"], ["end", "books"]):
+        assert ran(lone, *verb).status == 0
+    assert ran(lone, "drop", "books", "--yes").status == 0
 
 
 def test_all_keys_of_the_server_are_looked_at_once(server: RedisServer, client: Redis) -> None:

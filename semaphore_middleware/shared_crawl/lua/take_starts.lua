@@ -10,7 +10,8 @@
 @include(shared/common)
 @include(shared/joined)
 
-local key = KEYS[#KEYS] ~= stats and KEYS[#KEYS]
+local is_ending = redis.call('HEXISTS', run, 'ending') == 1 -- the key keeps its entries for the next run
+local key = not is_ending and KEYS[#KEYS] ~= stats and KEYS[#KEYS]
 local most, token = next_number(), next_argument()
 local RESERVATIONS_CHECKED = 500
 local found = {}
