@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 
 import pytest
 
@@ -51,15 +52,28 @@ def test_a_seed_gives_the_same_run_to_the_last_digit(
     assert capfd.readouterr() == ("", "")
 
 
+async def _rest() -> None:
+    try:
+        await asyncio.sleep(1.0)
+    finally:
+        await asyncio.sleep(1.0)
+
+
 @pytest.mark.filterwarnings("always")
-def test_a_host_killed_before_a_task_begins_leaves_no_warning(
-    recwarn: pytest.WarningsRecorder,
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_killed_host_leaves_no_warning_of_what_it_had_to_do(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, begins: bool
 ) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
     world = World()
     host = Host(world, "node")
-    host.spawn(asyncio.sleep(1.0))
+    host.spawn(_rest())
+    if begins:
+        world.run(world.now + 0.5)
     host.kill()
     world.end()
     del world, host
     gc.collect()
+    assert not ignored
     assert not recwarn.list

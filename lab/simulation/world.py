@@ -9,7 +9,8 @@ import threading
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
+from contextlib import suppress
+from inspect import CORO_CLOSED, getcoroutinestate, iscoroutine
 from itertools import count
 from typing import Any, Never
 
@@ -66,9 +67,11 @@ class World:
         for host in (*self.hosts, *self._dead):
             for task in asyncio.all_tasks(host.loop):
                 work = task.get_coro()
-                # Its host was killed before the first step: Python would warn of a missing await.
-                if iscoroutine(work) and getcoroutinestate(work) == CORO_CREATED:
-                    work.close()
+                # Collected as it is, it would make Python warn: it was never begun, or is in the
+                # middle of what waits for something else to end, as at a killed node's start.
+                while iscoroutine(work) and getcoroutinestate(work) != CORO_CLOSED:
+                    with suppress(RuntimeError):
+                        work.close()
             host.loop.close()
 
 
