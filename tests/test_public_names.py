@@ -40,7 +40,6 @@ def test_the_public_api_is_that_of_the_report() -> None:
 HEAVY = ("redis", "aiohttp", "rich")
 KEPT_OUT = {  # each is imported beside those before it
     "semaphore_middleware": ("scrapy", "twisted", *HEAVY),
-    "semaphore_middleware.shared_crawl": ("scrapy", "twisted", *HEAVY),  # feature: shared_crawl
     # Scrapy imports the one for each of its commands, the other at the start of each crawl.
     "semaphore_middleware.operators.verbs": HEAVY,
     "semaphore_middleware.shared_crawl.frontier": HEAVY,  # feature: shared_crawl

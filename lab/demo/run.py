@@ -20,7 +20,8 @@ from lab.demo.progress import DemoState, ProgressDisplay
 from lab.demo.site import ExampleSite
 from lab.demo.verdict import CrawlResult, problems, table
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.shared_crawl import CrawlClient, CrawlSettings, RunOverError
+from semaphore_middleware.shared_crawl.client import CrawlClient, RunOverError
+from semaphore_middleware.shared_crawl.settings import CrawlSettings
 
 REFRESH_INTERVAL_S = 0.2
 

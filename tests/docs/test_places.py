@@ -7,12 +7,10 @@ import re
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import semaphore_middleware
-from semaphore_middleware import shared_crawl
 from tests.docs.pages import PATHS, page
 from tests.support.paths import REPOSITORY
 
@@ -91,12 +89,9 @@ def test_each_benchmark_that_the_pages_name_exists() -> None:
     assert named <= cases
 
 
-@pytest.mark.parametrize(
-    "package", [semaphore_middleware, shared_crawl], ids=lambda package: package.__name__
-)
-def test_the_reference_has_each_public_name(package: ModuleType) -> None:
+def test_the_reference_has_each_public_name() -> None:
     named = {*re.findall(r"auto\w+:: (?:.*\.)?(\w+)$", page("docs/api.rst"), re.MULTILINE)}
-    assert {*package.__all__} <= named
+    assert {*semaphore_middleware.__all__} <= named
 
 
 @pytest.mark.parametrize("name", semaphore_middleware.__all__)
