@@ -69,7 +69,6 @@ end
 
 local lost = 0
 local has_more_sites = false
-local ROUNDS = 10
 
 local function take_place(from, place, failures, taken_now)
   redis.call('ZREM', from, place)
@@ -87,7 +86,7 @@ end
 
 -- Takes requests: from a site with a poison request only that one, from the other sites equal numbers; from a
 -- short queue only this node's share, as other nodes need requests, too. Sites that prove to be over the
--- budgets leave the order, and the next ones are tried.
+-- budgets leave the order: if all of them do, the node asks again.
 local function take(most, most_per_site, may_be_poison, may_be_alone, skip, skipped)
   local taken_now = {}
   local node_count = redis.call('ZCARD', nodes)
@@ -98,20 +97,17 @@ local function take(most, most_per_site, may_be_poison, may_be_alone, skip, skip
     skipped = skipped + 1
     most = most - 1
   end
-  for round = 1, ROUNDS do
-    local in_order = next_sites(most, skip, skipped)
-    local per_site = math.min(most_per_site, math.ceil(most / #in_order))
-    for _, site in ipairs(in_order) do
-      local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
-      for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
-        take_place(queue, place, 0, taken_now)
-        most = most - 1
-      end
-      put_last(site, true)
+  local in_order = next_sites(most, skip, skipped)
+  local per_site = math.min(most_per_site, math.ceil(most / #in_order))
+  for _, site in ipairs(in_order) do
+    local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
+    for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
+      take_place(queue, place, 0, taken_now)
+      most = most - 1
     end
-    if #taken_now > 0 or #in_order == 0 then break end
-    has_more_sites = round == ROUNDS
+    put_last(site, true)
   end
+  has_more_sites = #taken_now == 0 and #in_order > 0
   local alone = may_be_alone and #taken_now == 0 and first_poison(TRIES_BEFORE_ALONE, skip)
   if alone then take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now) end
   return taken_now

@@ -39,12 +39,6 @@ local function entry_of(fingerprint)
   return has_times and fingerprint .. struct.pack('>I4', math.floor(WALL / 1000)) or fingerprint
 end
 
-local function is_long_ago(fingerprints, at)
-  if not has_times or recrawl_after_s == 0 then return false end
-  local seen_at = struct.unpack('>I4', fingerprints, at + LENGTH)
-  return WALL / 1000 - seen_at > recrawl_after_s
-end
-
 local function add_bucket(new)
   local old = new - power_below(new)
   local stay = {}
@@ -55,16 +49,15 @@ local function add_bucket(new)
   redis.call('HSET', seen, old, table.concat(stay), new, table.concat(move))
 end
 
--- The bucket without the fingerprints that count as new again, and the number of these.
-local function without_old(fingerprints)
-  if not has_times or recrawl_after_s == 0 then return fingerprints, 0 end
-  local kept = {}
-  for at = 1, #fingerprints, entry_length do
-    if not is_long_ago(fingerprints, at) then
-      table.insert(kept, string.sub(fingerprints, at, at + entry_length - 1))
-    end
+-- The bucket without the fingerprints that count as new again, and the number of these: they come first, as
+-- entries are in the order of their times.
+local function without_old(entries)
+  if not has_times or recrawl_after_s == 0 then return entries, 0 end
+  local from = 1
+  while from < #entries and WALL / 1000 - struct.unpack('>I4', entries, from + LENGTH) > recrawl_after_s do
+    from = from + entry_length
   end
-  return table.concat(kept), #fingerprints / entry_length - #kept
+  return string.sub(entries, from), (from - 1) / entry_length
 end
 
 -- Adds a fingerprint. Returns true if it was not seen before, or long ago. The first write of a call is in
