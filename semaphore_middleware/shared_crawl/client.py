@@ -192,15 +192,6 @@ class IdleReply:
     at_work: AtWork | None = None  # if other nodes are
 
 
-class RunOverError(Exception):
-    """This node's run of the crawl is over."""
-
-    def __init__(self, text: str, missing: Missing = NOTHING_MISSING) -> None:
-        super().__init__(text)
-        self.missing = missing
-        """What the run lacks, if it has ended."""
-
-
 class Ending(Enum):
     """When a crawl ends, as the reply to an operator."""
 
@@ -211,13 +202,22 @@ class Ending(Enum):
     """No run is under way."""
 
 
+class RunOverError(Exception):
+    """This node's run of the crawl is over."""
+
+    def __init__(self, missing: Missing = NOTHING_MISSING) -> None:
+        super().__init__("this node's run of the crawl is over")
+        self.missing = missing
+        """What the run lacks, if it has ended."""
+
+
 class CrawlEndedError(RunOverError):
     """The crawl has ended: before this node joined, or without it."""
 
     def __init__(
         self, missing: Missing, ago: float = 0.0, run: bytes = b"", in_common: bytes = b""
     ) -> None:
-        super().__init__("the crawl has ended", missing)
+        super().__init__(missing)
         self.ago = ago
         """Seconds since the end, by the server's wall clock. Set by `join`, as the next two."""
         self.run = run
@@ -229,8 +229,9 @@ class CrawlEndedError(RunOverError):
 class NotDoneError(RunOverError):
     """The run is over without any page, or with lost requests."""
 
-    def __init__(self, missing: Missing) -> None:
-        super().__init__("the crawl is not done", missing)
+
+class CrawlLostError(RunOverError):
+    """The server has lost the crawl: all queued requests and all fingerprints."""
 
 
 class WrongTypeError(Exception):
@@ -278,13 +279,6 @@ class OtherBudgetsError(Exception):
         super().__init__("the nodes of the crawl have other budgets")
         self.budgets = budgets
         """The budgets of the crawl's nodes, by setting."""
-
-
-class CrawlLostError(RunOverError):
-    """The server has lost the crawl: all queued requests and all fingerprints."""
-
-    def __init__(self, _: Missing) -> None:
-        super().__init__("the server has lost the crawl")
 
 
 OVER = {  # by a script's reply
@@ -371,7 +365,8 @@ class CrawlClient:
         keys = self.keys
         async with self.link.use() as connection:
             scripts = [SCRIPTS[name] for name in NODES_SCRIPTS]
-            await try_rights(connection, keys.trial, keys.all, keys.tag, scripts)
+            # No key and no channel of a node has this name.
+            await try_rights(connection, keys.channels, keys.all, keys.tag, scripts)
         await self.link.check_subscription([self.channel])
 
     # Calls --------------------------------------------------------------------------------------

@@ -44,8 +44,6 @@ class CrawlKeys:
         self.all = tuple(self.key(part) for part in PARTS)
         self.channels = self.key("node:")
         """The beginning of the nodes' channels: each node listens to its own."""
-        self.trial = self.channels
-        """A key that exists only while a script tries its rights, and a channel of no node."""
 
     def key(self, part: str) -> bytes:
         """The name of one key."""

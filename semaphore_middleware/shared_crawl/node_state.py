@@ -32,7 +32,6 @@ from semaphore_middleware.shared_crawl.client import (
     Demand,
     Held,
     IdleReply,
-    Missing,
     NewRequest,
     NextStep,
     Outcome,
@@ -127,14 +126,15 @@ class NodeState:
         self._on_mismatch = on_mismatch
         self.codec = Codec(crawler.spider, engine, settings)
         self.prefetch = Prefetch(crawler)
-        self._start = SpiderStart(settings.start_once)
+        self.start = SpiderStart(settings.start_once)
         places = Places(*settings.last_first)
-        self.new_requests = NewRequests(self.codec, places, self.prefetch, self._start)
+        self.new_requests = NewRequests(self.codec, places, self.prefetch, self.start)
         self.sums = SummedStats(crawler.stats, self.interval_s)
         self.end = CrawlEnd(settings.name, crawler.stats)
         self.has_work = asyncio.Event()
         """Set when there may be a next call."""
-        self._working = False  # the node has a lease
+        self.works = False
+        """The node has a lease that must be renewed, as far as it knows."""
         self._is_applied = True  # the last call with a demand got its reply
         self._renewal_at = 0.0
         self._check_at = math.inf  # a waiting node then asks the server again
@@ -143,11 +143,6 @@ class NodeState:
         self._log_wait_at = 0.0
         self._idle = Idle.NO
         self._starts_due = False  # the next call takes start requests of the users' key
-
-    @property
-    def works(self) -> bool:
-        """The node has a lease that must be renewed, as far as it knows."""
-        return self._working
 
     @property
     def interval_s(self) -> float:
@@ -160,7 +155,7 @@ class NodeState:
         """Queue a request on the server, soon. Raises any error for one that cannot be stored."""
         if not self.prefetch.was_given_up(request):  # otherwise the server has it
             self.new_requests.add_request(request)
-            self._start.on_busy()
+            self.start.on_busy()
             self.has_work.set()
 
     def next_request(self) -> Request | None:
@@ -178,15 +173,15 @@ class NodeState:
 
     def on_closing(self) -> None:
         """The spider begins to close. The server is notified at once: this node may be cut off."""
-        self.prefetch.on_closing()
+        self.prefetch.is_closing = True
         self._starts_due = False
         self._renewal_at = 0.0
         self.has_work.set()
 
     def on_held_open(self) -> None:
         """Another component keeps the idle spider open, as it may have requests: the node works."""
-        if not self._working:
-            self._working = True
+        if not self.works:
+            self.works = True
             self._renewal_at = 0.0
             self.has_work.set()
 
@@ -196,11 +191,6 @@ class NodeState:
         if self.end.has_come:
             return False
         return bool(self.new_requests or self.prefetch.ready or self.prefetch.may_have_more)
-
-    @property
-    def is_fed(self) -> bool:
-        """The spider's `start` is a feed of requests, and is not read again in a new run."""
-        return self._start.is_feed
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -231,10 +221,10 @@ class NodeState:
         key = self._settings.start_key
         finished = self.finished()
         if self._has_nothing_but(finished):
-            self._start.on_idle(now)
+            self.start.on_idle(now)
             is_idle = self._idle is not Idle.NO
         else:
-            self._start.on_busy()
+            self.start.on_busy()
             is_idle = False
         if self._starts_due or (key is not None and is_idle and self._idle is Idle.YES):
             return StartsCall(key)
@@ -263,12 +253,10 @@ class NodeState:
         if not (new or finished or self._unreadable or held or demand.requests or is_due):
             return None
         self._is_applied = self._is_applied and not demand.requests
-        self.prefetch.on_call()
         stats = self.sums.due(now)
         unreadable = tuple(self._unreadable)
         stopping = self.prefetch.is_closing
-        works = self._working
-        return SyncCall(now, new, finished, demand, works, unreadable, stats, stopping, held)
+        return SyncCall(now, new, finished, demand, self.works, unreadable, stats, stopping, held)
 
     # Replies ------------------------------------------------------------------------------------
 
@@ -300,7 +288,7 @@ class NodeState:
             # On the server, this node may still have the requests that it has just forgotten.
             self._is_applied = False
             self.has_work.set()
-        is_sent = (call.working, call.stopping) == (self._working, self.prefetch.is_closing)
+        is_sent = (call.working, call.stopping) == (self.works, self.prefetch.is_closing)
         self._renewal_at = call.made_at + self.interval_s if is_sent else 0.0
 
     def _on_synced(self, call: SyncCall, reply: SyncReply) -> None:
@@ -333,7 +321,7 @@ class NodeState:
                 continue
             if queued is Queued.DUPLICATE:
                 self.codec.log_duplicate(request)
-                self._start.on_duplicate(request, self.codec.is_repeated(request))
+                self.start.on_duplicate(request, self.codec.is_repeated(request))
             else:
                 self._on_over_budget(request)
             self._engine.send_request_dropped(request)
@@ -351,8 +339,8 @@ class NodeState:
 
     def _on_taken(self, demand: Demand, requests: Sequence[RequestInFlight]) -> None:
         for taken in requests:
-            self._working = True
-            self._start.on_busy()
+            self.works = True
+            self.start.on_busy()
             try:
                 self.prefetch.add_taken(self.codec.decode(taken.data), taken)
             except Exception as error:
@@ -397,15 +385,16 @@ class NodeState:
         self.prefetch.forget(call.finished)
         self._log_dead_letters(reply.dead_letters)
         self._log_gone(QUEUED_AGAIN, reply.queued_again)
-        if self._working and reply.lease_expired:
+        if self.works and reply.lease_expired:
             self._on_lease_expired(now)
-        self._working = False
+        self.works = False
         match reply.next_step:
             case NextStep.CLOSE:
                 self.end.log_missing(reply.missing)
                 self.end_crawl()
             case NextStep.CLOSE_UNDONE:
-                self.end_undone(reply.missing)
+                self.end.log_undone(reply.missing)
+                self.end_crawl()
             case NextStep.TAKE_MORE:
                 self.check_again()
             case NextStep.TAKE_STARTS:
@@ -478,10 +467,6 @@ class NodeState:
 
     # Another server, a lost crawl, the end ------------------------------------------------------
 
-    def begin(self) -> None:
-        """The node has joined the crawl, and works."""
-        self._working = True
-
     def on_promoted_server(self) -> None:
         """Another server has taken over, and may lack the last calls."""
         self._is_applied = False
@@ -491,7 +476,7 @@ class NodeState:
 
     def begin_anew(self) -> None:
         """The node has joined a new run, because the server has lost the one before."""
-        self._working = True
+        self.works = True
         self._idle = Idle.NO  # the start requests are made once more
         self.sums.send_again()
         self.new_requests.begin_anew()
@@ -501,26 +486,16 @@ class NodeState:
 
     def end_crawl(self) -> None:
         """The crawl has ended for this node."""
-        self.end.come(is_idle=not self._working)
+        self.end.come(is_idle=not self.works)
         for request in self.new_requests.clear():
             self.end.drop(request)
             self._engine.send_request_dropped(request)
         self.prefetch.forget_all()
         self._engine.finish()
 
-    def end_undone(self, missing: Missing) -> None:
-        """The crawl has ended for this node, and is not done."""
-        self.end.log_undone(missing)
-        self.end_crawl()
-
-    def end_lost(self) -> None:
-        """The crawl is lost with the embedded server."""
-        self.end.log_lost()
-        self.end_crawl()
-
     def leave(self) -> None:
         """From now on, take no requests, and only send."""
-        self.prefetch.stop_taking()
+        self.prefetch.wants_more = False
         self._starts_due = False
         self._idle = Idle.NO
 

@@ -70,7 +70,7 @@ class Prefetch:
         """The next call asks for requests."""
         # Set if the server had nothing to take: the skipped sites, where it may have more.
         self._empty_except: frozenset[str] | None = None
-        self._is_notified = False  # since the last call was made
+        self._is_notified = False  # since the demand of the last call
 
     def _new_queue(self) -> Any:
         queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
@@ -147,10 +147,6 @@ class Prefetch:
         if request in self._started:
             self._started[request].outcome = Outcome.PAGE
 
-    def on_closing(self) -> None:
-        """The spider begins to close."""
-        self.is_closing = True
-
     def was_given_up(self, request: Request) -> bool:
         """True if a request is left to other nodes, as the spider closes. The server has it."""
         taken = self._started.get(request)
@@ -222,14 +218,11 @@ class Prefetch:
         """The server has requests now."""
         self._empty_except = None
 
-    def stop_taking(self) -> None:
-        """Ask for no more requests."""
-        self.wants_more = False
-
     def demand(self, limit: int, finished: Sequence[RequestInFlight]) -> Demand:
         """The demand of the next call, at most `limit` requests. The same call reports the
         `finished` ones.
         """
+        self._is_notified = False
         if self.is_closing or not self.wants_more or any(taken.is_alone for taken in self._taken()):
             return NO_DEMAND
         # Only requests that this node has started can fill a site.
@@ -243,10 +236,6 @@ class Prefetch:
             poison=not self.has_poison,
             alone=self.has_only(finished),
         )
-
-    def on_call(self) -> None:
-        """A call begins, maybe with a demand."""
-        self._is_notified = False
 
     def on_taken(self, demand: Demand, taken: Sequence[RequestInFlight]) -> None:
         """Apply the reply to a demand."""

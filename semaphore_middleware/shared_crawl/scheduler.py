@@ -157,7 +157,7 @@ class Scheduler(BaseScheduler):
         """The spider's start requests in a run, throttled. Some are missing if `start` fails."""
         try:
             async for item in self.state.new_requests.throttled(start):
-                if self.client.run != run and not self.state.is_fed:
+                if self.client.run != run and not self.state.start.is_feed:
                     return  # a new run has begun, where all are made again
                 yield item
         except Exception as error:
@@ -295,7 +295,7 @@ class Scheduler(BaseScheduler):
         if self.restart is not None:
             self.restart.cancel()  # the requests that it has queued are lost, too
         self.state.codec.begin_anew()
-        if self.state.is_fed and self.engine.reads_start:
+        if self.state.start.is_feed and self.engine.reads_start:
             return  # the feed goes on
         self.restart = asyncio.create_task(self._enqueue_start_requests())
 

@@ -143,7 +143,7 @@ class CrawlSession:
                 settings.name,
                 joined.forgotten,
             )
-        self._state.begin()
+        self._state.works = True
         self._joined_at = _now()
         self._on_server()
         self._subscription.start()
@@ -223,10 +223,12 @@ class CrawlSession:
             self._state.end.log_missing(error.missing)
             self._state.end_crawl()
         except NotDoneError as error:
-            self._state.end_undone(error.missing)
+            self._state.end.log_undone(error.missing)
+            self._state.end_crawl()
         except CrawlLostError:
             if embedded.is_joined(self._client.settings.url):
-                self._state.end_lost()
+                self._state.end.log_lost()
+                self._state.end_crawl()
                 self._engine.close_soon("crawl_lost")
             else:
                 await self._rejoin()

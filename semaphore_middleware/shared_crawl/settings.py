@@ -27,7 +27,6 @@ from semaphore_middleware.model.validation import (
     check_printable,
     check_truth,
     did_you_mean,
-    not_allowed,
 )
 from semaphore_middleware.model.validation import checked as checked_value
 from semaphore_middleware.scrapy.engine import spider_name
@@ -45,10 +44,6 @@ _count = partial(check_integer, least=0, text=True)
 _truth = partial(check_truth, text=True)
 
 
-def _text(value: Any, where: str) -> str:
-    return check_printable(value, where)
-
-
 def _wait(value: Any, where: str) -> bool | float:
     with suppress(SettingsError):
         return _truth(value, where)
@@ -56,11 +51,8 @@ def _wait(value: Any, where: str) -> bool | float:
 
 
 def _run_name(value: Any, where: str) -> str:
-    name = str(value)
-    if len(name) > LONGEST_RUN_NAME or not name.isprintable():
-        allowed = f"'new', or a name of at most {LONGEST_RUN_NAME} characters, all printable"
-        raise not_allowed(value, where, allowed)
-    return name
+    allowed = f"'new', or a name of at most {LONGEST_RUN_NAME} characters, all printable"
+    return check_printable(str(value), where, allowed, LONGEST_RUN_NAME)
 
 
 CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
@@ -70,7 +62,7 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_PREFIX": check_prefix,
     "CRAWL_RECRAWL_AFTER": partial(check_period, allowed=PERIOD),
     "CRAWL_RUN": _run_name,
-    "CRAWL_START_KEY": _text,
+    "CRAWL_START_KEY": check_printable,
     "CRAWL_START_ONCE": _truth,
     "CRAWL_VERSION": lambda value, _: str(value),
     "CRAWL_WAIT": _wait,
@@ -123,8 +115,8 @@ class CrawlSettings:
             )
         return cls(
             url,
-            name=_text(settings.get("CRAWL", "") or spider, "CRAWL"),
-            node=node_name(settings, spider),
+            name=check_printable(settings.get("CRAWL", "") or spider, "CRAWL"),
+            node=value_of("SEMAPHORE_NODE", settings) or default_node(spider),
             url_from=url_from,
             last_first=(
                 _takes_last(settings["SCHEDULER_MEMORY_QUEUE"]),
@@ -174,11 +166,6 @@ def checked(settings: Mapping[str, Any], names: Iterable[str] = CHECKS) -> dict[
 
 def _read(value: Any, name: str) -> Any:
     return None if value in (None, "") else CHECKS[name](value, name)
-
-
-def node_name(settings: Mapping[str, Any], spider: str) -> str:
-    """This node's name: from the add-on, or from the spider's name and the job's."""
-    return value_of("SEMAPHORE_NODE", settings) or default_node(spider)
 
 
 def misspelt(names: Iterable[str]) -> Iterator[str]:

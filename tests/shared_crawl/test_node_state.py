@@ -73,7 +73,7 @@ class Node:
         self.state = NodeState(
             crawl, crawler, cast("CrawlEngine", self.engine), self.mismatches.append
         )
-        self.state.begin()
+        self.state.works = True
         self.now = 100.0
         self.exchange()
 

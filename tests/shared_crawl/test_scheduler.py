@@ -746,7 +746,7 @@ async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind
     queue = f"scrapy.squeues.{kind}MemoryQueue"
     async with joined(client, SCHEDULER_MEMORY_QUEUE=queue) as node:
         for page in urls("a", 4):
-            node.state._start._requests.add(start := Request(page))
+            node.state.start._requests.add(start := Request(page))
             assert node.scheduler.enqueue_request(start)
         node.enqueue(*urls("b", 4))
         node.enqueue("http://a/link", "http://a/link/2")
