@@ -324,26 +324,21 @@ class CrawlClient:
                           gone
 
     A node works from when it joins until it is idle, and again from when it takes a request. While
-    it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock on
-    the server, the node counts as dead. The next call of any node that takes requests or is idle
-    puts the dead node's requests back, as possible poison requests (docs/shared-crawl.md has their
-    rules), or unchanged if it was stopping. A node that was only silent reports later what it
-    has finished; that counts unless another node was quicker.
+    it works it has a lease, renewed by each `sync`. When the lease expires, by the crawl's clock,
+    the next call of a node that takes requests or is idle puts the dead node's requests back, as
+    poison requests, or unchanged if it was stopping. What a node that was only silent reports
+    later counts unless another node was quicker.
 
-    The crawl is done when no node works and `requests` has only requests over the budgets. If it
-    has more than the queues, keys were evicted or deleted, and the rest is queued again. At the end
-    all keys except `run` and `stats` are deleted. These two are kept for 30 days, so that a node
-    that is started late, or again, does not repeat the crawl. If requests have failed or are dead
-    letters, these, `seen` and `budgets` are kept, too. A run without a page is not done: the next
-    node goes on with its failed requests, or starts over. If the server has lost data of requests,
-    the run is not done, either, and the next node starts over.
+    The crawl is done when no node works and `requests` has only requests over the budgets. Then
+    `run` and `stats` are kept for 30 days, so that a node that is started late does not repeat the
+    crawl; and `aside`, `failed`, `seen` and `budgets`, if requests have failed or are dead letters.
+    A run without a page, or with lost requests, is not done: the next node goes on, or starts over.
 
     A waiting node has its own channel, `node:<node>`: after a message it asks again. A server at
     its `maxmemory` refuses joining nodes and new requests; all other calls still work.
 
-    Calls raise `ServerUnreachableError` if the server cannot be reached now. Then the call may
-    have been executed, and can be repeated. They raise `ServerRefusedError` if waiting would not
-    help.
+    Calls raise `ServerUnreachableError` if the server cannot be reached now: the call may have been
+    executed, and can be repeated. They raise `ServerRefusedError` if waiting would not help.
     """
 
     def __init__(self, settings: CrawlSettings) -> None:
@@ -380,8 +375,7 @@ class CrawlClient:
         begin it when no node takes part in the last one. `identity` must be equal on all nodes; it
         is None for a caller that takes no requests, and then no budgets change.
 
-        Raises `CrawlEndedError` if the run has ended, `OtherCrawlError`, its `OtherVersionError`
-        and `OtherRunError`, and `OtherBudgetsError`.
+        Raises `CrawlEndedError`, `OtherCrawlError` and `OtherBudgetsError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
         budgets = self.settings.budgets.values()
@@ -428,14 +422,11 @@ class CrawlClient:
         held: Held | None = None,
     ) -> SyncReply:
         """Queue new requests, forget finished ones, give back unreadable ones, store the node's
-        numbers, take other requests: in this order.
+        numbers, take other requests: in this order. If a part fails, the later ones are not done.
 
         After a lost reply, the next call names the requests `held`: the server gives back those
-        that the node does not know of.
-
-        If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
-        or if something is taken. A node that is `stopping` takes nothing; if it is cut off, its
-        requests go back, and none counts as poison. Raises `RunOverError`.
+        that the node does not know of. The lease begins, or is renewed, if `working` or if
+        something is taken. A node that is `stopping` takes nothing. Raises `RunOverError`.
         """
         queued, taken, lease_expired, *rest = await self._call(
             "sync",

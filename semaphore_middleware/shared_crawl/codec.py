@@ -159,8 +159,7 @@ class Codec:
     def decode(self, data: bytes) -> Request:
         """The request in a server's data. Puts its session's cookies into this node's jar.
 
-        Raises `UnknownClassError` for a class that is not taken from the server, and any error if
-        the spider has changed since.
+        Raises `UnknownClassError`, and any error if the spider has changed since.
         """
         fields = self._serializer.loads(data)
         cookies = fields.pop(JAR, ())
@@ -192,10 +191,9 @@ class Codec:
         return request_from_dict(fields, spider=self._spider)
 
     def _cookies_for(self, request: Request) -> list[Fields]:
-        """The cookies to store with a request: all cookies of its `cookiejar`. Of the default
-        session only those of the request's site, and only if this node has sent a form there, as
-        for a login, or cookies from the spider. Other cookies come from visits, and each node has
-        its own.
+        """The cookies to store with a request: all of its `cookiejar`. Of the default session only
+        those of the request's site, and only if this node has sent a form or the spider's cookies
+        there, as for a login. Others come from visits, and each node has its own.
         """
         jar = request.meta.get("cookiejar")
         if jar is not None:

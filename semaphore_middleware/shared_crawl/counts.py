@@ -77,9 +77,8 @@ def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
 
 
 def _living(leases: Sequence[bytes], time: Sequence[bytes], wall: float, clock: float) -> int:
-    """The number of nodes with a lease. Leases are timed by the crawl's clock. It stands still
-    while no node calls, so the server's wall clock gives the time since the last call, as in
-    end.lua.
+    """The number of nodes with a lease. The crawl's clock stands still while no node calls, so the
+    server's wall clock gives the time since the last call, as in end.lua.
     """
     now = clock + silent_ms(time, wall)
     pairs = zip(leases[::2], leases[1::2], strict=True)

@@ -28,13 +28,11 @@ CRAWLS_PER_CALL = 100  # counted in one round trip
 
 
 class Crawls:
-    """The shared crawls of one server, or of all masters of a cluster.
+    """The shared crawls of one server, or of all masters of a cluster. `settings` name the server
+    and, for `add_starts`, the run. Each method opens its own connections.
 
-    `settings` name the server and, for `add_starts`, the run. Each method opens its own
-    connections.
-
-    Raises `SettingsError` for a wrong URL or prefix. Each method also raises
-    `ServerUnreachableError` and `ServerRefusedError`.
+    Raises `SettingsError` for a wrong URL or prefix, `ServerUnreachableError` and
+    `ServerRefusedError`.
     """
 
     def __init__(self, settings: CrawlSettings) -> None:
@@ -76,9 +74,8 @@ class Crawls:
         self, name: str, lines: Iterable[str], settings: BaseSettings, found: Counter[Queued]
     ) -> bool:
         """Queue start requests, and count the results in `found`. Returns True if there was no such
-        crawl. This may begin a crawl's first run, or with `CRAWL_RUN` a further one. Empty lines
-        and lines with `#` at the beginning are skipped. `settings` are the project's. The lines
-        must come at once: while this waits for one, nothing renews the node's lease.
+        crawl. Empty lines and lines with `#` at the beginning are skipped. `settings` are the
+        project's. The lines must come at once: while this waits for one, nothing renews the lease.
 
         Raises `RunOverError`, and `ValueError` for a wrong line: the lines before it are queued.
         """

@@ -173,8 +173,8 @@ class CrawlEngine(Engine):
         )
 
     def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
-        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, even
-        if it does not wait for its spider. To be called in a scheduler's `open`.
+        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`. To be
+        called in a scheduler's `open`.
 
         Scrapy ends the process at once, with status 0, if it is stopped twice. Its commands check
         the crawl's task at the task's end.

@@ -1,9 +1,8 @@
 """One node of a shared crawl: the next call to the server, and the effects of each reply. No I/O.
 
-Calls are batched, and the engine waits for no reply: a call contains everything that the scheduler
-has reported since the last one. It contains the new requests, in their order, then the finished
-ones, then the demand for more. So a request counts as finished only when all requests that its
-callback has yielded are on the server.
+The engine waits for no reply: a call contains everything that the scheduler has reported since the
+last one: the new requests, in their order, then the finished ones, then the demand for more. So a
+request counts as finished only when all requests that its callback has yielded are on the server.
 
 A promoted server may lack the last calls. To that server, the requests finished in these calls are
 still taken: it puts them back into the queues when their nodes are idle. Requests that were queued

@@ -49,11 +49,8 @@ class Prefetch:
     it. Ready requests are kept in a queue of the class in `SCHEDULER_PRIORITY_QUEUE`. The
     add-on's queue skips full sites, and Scrapy's own is made to: a site is full when its slot in
     the downloader is. No requests of full sites are taken: here they could only wait, but from the
-    server any node can take them.
-
-    At most `PREFETCH_TARGET` requests of sites that are not full are ready, plus up to
-    `SITE_BATCH + SITE_ENOUGH - 1` requests per site taken before the site was known to be full. In
-    all at most `MAX_READY` are ready.
+    server any node can take them. Those that are ready when their site gets full do not count
+    toward `PREFETCH_TARGET`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -120,10 +117,9 @@ class Prefetch:
         """Note the outcome of a request. The signal `response_received` is no help: it names the
         response's request, and a middleware may have replaced that one.
 
-        After the spider has begun to close, a request without a response may have been ended by the
-        closing alone. It is given up: it stays unfinished, and goes to another node as it is
-        stored, without the additions of middlewares. The engine gets it back and passes it to the
-        scheduler again, which ignores it by `was_given_up`: the server has it already.
+        Once the spider closes, a request without a response may have been ended by that alone. It
+        is given up: it stays unfinished, and goes to another node as it is stored. The engine gets
+        it back and passes it to the scheduler again, which ignores it (`was_given_up`).
         """
         taken = self._started.get(request)
         if self.is_closing and taken is not None and not isinstance(result, Response):

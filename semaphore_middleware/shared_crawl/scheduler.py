@@ -2,15 +2,10 @@
 
 The server keeps a request until it is finished: until its callback has returned, the requests
 yielded by the callback are queued, and its items have passed the pipelines and are in the feeds'
-files; or until it was dropped, has failed or was replaced. An idle node waits until another node
-queues requests. When the last node finds nothing left, all close (`client.py` has the rules). After
-a crash a page may be fetched twice.
+files; or until it was dropped, has failed or was replaced. `client.py` has the rules.
 
-While the server is unavailable, a node keeps the requests of its callbacks, and finishes nothing
-until they are queued. If the server has lost its data, fingerprints and queues are gone: each node
-queues its unfinished requests again, and the start URLs. So the crawl starts over, fetches its
-pages again, and counts `CRAWL_MAX_PAGES` from 0. If the embedded server has lost its data, all
-nodes end with an error.
+If the server has lost its data, each node queues its unfinished requests again, and the start
+requests: the crawl starts over. If it was the embedded server, all nodes end with an error.
 """
 
 from __future__ import annotations
@@ -58,8 +53,7 @@ log_error = partial(stderr.log, logger, logging.ERROR)
 class Scheduler(BaseScheduler):
     """One node's scheduler for a shared crawl. Set it with `SCHEDULER`.
 
-    Its settings are `CRAWL` and `CRAWL_*` (docs/settings.md). As in Scrapy's own scheduler,
-    `SCHEDULER_MEMORY_QUEUE` decides whether the newest request of a site is first. A node stopped
+    Its settings are `CRAWL` and `CRAWL_*`, and Scrapy's `SCHEDULER_MEMORY_QUEUE`. A node stopped
     before the end of the crawl exits with status 1, so that its supervisor starts it again. A node
     started after the end exits at once, with status 0.
     """
