@@ -64,6 +64,8 @@ async def _rest() -> None:
 def test_a_killed_host_leaves_no_warning_of_what_it_had_to_do(
     recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, begins: bool
 ) -> None:
+    gc.collect()  # of what other tests have left
+    recwarn.clear()
     ignored: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", ignored.append)
     world = World()
