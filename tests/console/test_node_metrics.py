@@ -14,7 +14,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console import node_metrics as metrics
-from semaphore_middleware.core.observer import RoundTrip, UpdateRefused
+from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, UpdateRefused
 from semaphore_middleware.scrapy.crawl import crawl_of
 from tests.console.scrapes import (
     HOST,
@@ -106,14 +106,18 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     await eventually(
         lambda: crawl.stat("semaphore/reconnects") and len(crawl.spider.responses) == 2
     )
-    crawl_of(crawl.crawler).semaphore.emit(UpdateRefused)
+    semaphore = crawl_of(crawl.crawler).semaphore
+    semaphore.emit(UpdateRefused)
+    semaphore.emit(ProcessStalled, 2.5)
     seen = await scrape(url)
+    assert seen["scrapy_semaphore_loop_stall_seconds_total"] == 2.5
     once = ("reconnects", "refused_updates", "timeouts", "backoffs")
     for name in (*once, "permits_lost", "store_losses"):
         assert seen[f"scrapy_semaphore_{name}_total"] == (name in once), name
     assert [seen.waits(scope) for scope in (HOST, "localhost")] == [1, 3]
     site.let_go()
     await crawl.finished()
+    assert (crawl.stat("semaphore/stalls"), crawl.stat("semaphore/loop_stalls")) == (1, 2.5)
     for name in (*once, "lost", "store_losses"):
         assert crawl.stat(f"semaphore/{name}") == (name in once), name
 

@@ -160,20 +160,6 @@ async def test_a_server_that_goes_on_losing_data_is_logged_once_a_minute(
     assert len(a.losses) == 18
 
 
-async def test_no_newcomer_shortens_the_wait(server: RedisServer, newborn: RedisServer) -> None:
-    """It may hold permits of the other server, even if this one was started empty."""
-    a = await Caller.join(newborn, "a")
-    await a.take("s")
-    Outside(newborn).end_recovery()
-    await a.renew("s")
-    a.move_to(server)
-    await a.connect()
-    assert a.losses == [ENDLESS_S, ENDLESS_S]
-    b = await Caller.join(server, "b", recovery_wait=0)
-    assert (await b.take("s")).granted == 0
-    assert (await a.renew("s")).status == "ok"
-
-
 async def test_a_master_that_turns_replica_is_left(server: RedisServer, outside: Outside) -> None:
     """A replica that accepts writes, which are lost."""
     a = await Caller.join(server, "a")

@@ -16,7 +16,6 @@ from tests.support.servers import RedisServer
 from tests.support.times import ENDLESS_S, TIMEOUT_S
 
 FORK = multiprocessing.get_context("fork")
-TURNS = 25  # permits that each worker takes
 
 
 @contextmanager
@@ -39,38 +38,6 @@ def forked(work: Callable[..., None], *args: Any) -> Iterator[Callable[[], Any]]
     finally:
         child.kill()
         child.join()
-
-
-def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> None:
-    """Open a semaphore that was made before the fork; send its name, and how many nodes were
-    inside.
-    """
-
-    async def run() -> None:
-        inside: list[Any] = []
-        with server.client() as judge:
-            async with semaphore:
-                for _ in range(TURNS):
-                    async with semaphore.permit("s", 1):
-                        inside.append(judge.incr("inside"))
-                        await asyncio.sleep(0.001)
-                        judge.decr("inside")
-        results.send((semaphore.node, max(inside)))
-
-    asyncio.run(run())
-
-
-def test_one_that_forked_workers_open_holds_its_limit(server: RedisServer) -> None:
-    semaphore = FairSemaphore(server.url, node="n", reuse_window=0)
-    with (
-        forked(work, semaphore, server) as one,
-        forked(work, semaphore, server) as two,
-        forked(work, semaphore, server) as three,
-    ):
-        names, most = zip(one(), two(), three(), strict=True)
-    assert len({*names, semaphore.node}) == 4
-    assert most == (1, 1, 1)
-    assert server.members() == {}
 
 
 def use(semaphore: FairSemaphore, results: Connection) -> None:

@@ -377,26 +377,6 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
     assert sum(outside.held().values()) == 1
 
 
-async def test_no_call_looks_at_the_crowds_of_many_scopes(
-    server: RedisServer, outside: Outside
-) -> None:
-    """Otherwise one call would keep the server busy for seconds."""
-    a = await Caller.join(server, "a")
-    scopes = ["s1", "s2", "s3"]
-    totals = {"lease_id": 1, "seq": 1, "requested": 1, "granted_ack": 0, "started": 0}
-    updates = [a.next_update(scope, 2 * CROWD, **totals) for scope in scopes]
-    for i in range(CROWD):
-        await Store(KEYS, f"n{i}", MACHINE, a.options, a.recovery).sync(a.connection, updates)
-    seen = await a.admin.survey()
-    assert [(scope.scope, scope.held) for scope in seen] == [(scope, CROWD) for scope in scopes]
-    outside.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S)
-    for left in (2, 1, 0):
-        before = server.calls("hgetall")
-        await a.send(*(a.next_update(scope, 2 * CROWD) for scope in scopes))
-        assert server.calls("hgetall") == before + 1
-        assert sum(bool(outside.held(scope)) for scope in scopes) == left
-
-
 async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")

@@ -20,15 +20,13 @@ from semaphore_middleware.core.protocol import LeaseUpdate, Reply
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.core.update_queue import (
     BUSY_SPACING_S,
-    LEASES_AT_ONCE,
-    SPACING_S,
     TIMER_LAG_S,
 )
 from semaphore_middleware.link.connection import CallTimeoutError
 from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.link.renewal_thread import Beat
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, WINDOW_S
+from tests.core.lone_node import GRACE_S, LEASE_S, REPLY, WINDOW_S
 from tests.support import nodes
 from tests.support.crawls import Log
 from tests.support.simulated import in_simulated_time
@@ -74,7 +72,6 @@ class FakeServer:
         self.is_one_name = False
         self.recovery = self
         self.calls: list[tuple[float, Sequence[LeaseUpdate]]] = []  # when each was sent
-        self.round_trip = 0.0  # seconds
         self.is_silent = False
         self.is_deaf = False
         self.is_in_another_epoch = False
@@ -115,7 +112,6 @@ class FakeServer:
         if self.is_silent:
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise CallTimeoutError("no answer")
-        await asyncio.sleep(self.round_trip)
         return [self._reply(one) for one in updates]
 
     async def repeat(
@@ -176,74 +172,11 @@ class Setup:
         self.server.calls.clear()
         return permit
 
-    async def keep_busy(self) -> None:
-        """Let requests come fast."""
-        for _ in range(200):
-            self.ask("other").release()
-        await settle()
-        self.server.calls.clear()
-
 
 async def settle() -> None:
     """Let everything happen that needs no time."""
     for _ in range(50):
         await asyncio.sleep(0)
-
-
-@in_simulated_time
-async def test_calls_are_some_milliseconds_apart_and_those_of_a_busy_node_more() -> None:
-    async with Setup() as setup:
-        await asyncio.sleep(1)
-        setup.server.calls.clear()
-        now = setup.now
-        await setup.ask()._granted
-        assert setup.server.times == [now]
-        for permit in [setup.ask(scope) for scope in "ab"]:
-            await permit._granted
-        assert setup.server.times == [now, pytest.approx(now + SPACING_S)]
-        await setup.keep_busy()
-        await setup.ask()._granted
-        [now] = setup.server.times
-        for permit in [setup.ask(scope) for scope in "cd"]:
-            await permit._granted
-        assert setup.server.times == [now, pytest.approx(now + BUSY_SPACING_S)]
-
-
-@in_simulated_time
-async def test_updates_of_a_full_site_are_sent_at_once_but_one_call_at_a_time() -> None:
-    async with Setup() as setup:
-        setup.server.changes = {"available": FULL}
-        first = await setup.hold()
-        await setup.keep_busy()
-        setup.server.round_trip = 1.0
-        now = setup.now
-        permits = [setup.ask()]
-        await settle()
-        permits += [setup.ask() for _ in range(3)]
-        for permit in permits:
-            await permit._granted
-        first.release()
-        await settle()
-        assert setup.server.times == pytest.approx([now, now + 1.0, now + 2.0])
-        updates = [one[-1] for _, one in setup.server.calls]
-        assert [(one.requested, one.returned) for one in updates] == [(2, 0), (5, 0), (5, 1)]
-
-
-@in_simulated_time
-async def test_what_nobody_has_used_is_returned_when_the_window_of_all_leases_ends() -> None:
-    async with Setup() as setup:
-        await asyncio.sleep(1.5 * WINDOW_S)
-        for permit in [await setup.hold(scope) for scope in "aab"]:
-            permit.release()
-        await asyncio.sleep(WINDOW_S)
-        permit = setup.ask("a")
-        permit._begin()
-        permit.release()
-        await asyncio.sleep(WINDOW_S)
-        assert setup.server.times == pytest.approx([3 * WINDOW_S]), "in one call"
-        assert [update.returned for update in setup.server.calls[0][1]] == [1, 1], "one was used"
-        await asyncio.sleep(WINDOW_S)
-        assert setup.session.updates.leases == {}
 
 
 @in_simulated_time
@@ -321,17 +254,6 @@ async def test_notifications_of_a_site_reach_its_requests() -> None:
         setup.server.tell(b"backoff 1 0 s")
         assert held.must_not_start
         held.release()
-
-
-@in_simulated_time
-async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
-    async with Setup() as setup:
-        scopes = [f"s{i}" for i in range(2 * LEASES_AT_ONCE + 1)]
-        for scope in scopes:
-            setup.ask(scope)
-        await settle()
-        assert setup.server.sizes == [LEASES_AT_ONCE, LEASES_AT_ONCE, 1]
-        assert [one.scope for _, updates in setup.server.calls for one in updates] == scopes
 
 
 @in_simulated_time

@@ -326,22 +326,6 @@ def test_a_call_carries_no_more_leases_than_can_be_answered_soon() -> None:
     assert not node.is_woken
 
 
-def test_after_a_time_out_calls_are_smaller_and_grow_again() -> None:
-    node = LoneQueue()
-    for i in range(5):
-        node.ask(f"s{i}")
-    for size in (5, 2, 1, 1):
-        node.updates.send_all()
-        call = node.updates.next_call()
-        assert len(call.updates) == size, "never none"
-        node.updates.on_timeout(call)
-    sizes = []
-    for _ in range(3):
-        node.updates.send_all()
-        sizes.append(len(node.call().updates))
-    assert sizes == [1, 2, 3]
-
-
 def test_a_node_that_closes_gives_everything_back_and_takes_no_more() -> None:
     node = LoneQueue()
     idle, running, waiting = node.hold(), node.hold(), node.ask()

@@ -11,26 +11,12 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from semaphore_middleware.errors import HostDownError
-from tests.support.crawls import Crawl, Log, pages
+from tests.support.crawls import Crawl, Log
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 PAGES = 30
 AT_ONCE: dict[str, Any] = {"SEMAPHORE_DOWN_AFTER": 0, "SEMAPHORE_BACKOFF_MAX": 30}
-
-
-async def test_a_site_that_closes_all_is_down(server: RedisServer, site: Site, caplog: Log) -> None:
-    caplog.set_level("INFO")
-    crawl = Crawl(server, *pages(site, PAGES, "/drop?"), limit=4, RETRY_TIMES=2, **AT_ONCE)
-    await crawl.finished()
-    assert len(site.visits) < PAGES / 2, "each would be tried three times"
-    errors = [type(error) for error in crawl.spider.failures]
-    assert len(errors) == PAGES
-    assert errors.count(HostDownError) == crawl.stat("semaphore/failed_at_once") > PAGES / 2
-    assert crawl.stat("semaphore/hosts_down") == 1
-    assert "closed the connection of GET /drop?" in caplog.text
-    assert sum("is down. It has not responded" in said for said in caplog.messages) == 1
 
 
 def some_closed(site: Site, count: int) -> list[Request]:

@@ -4,7 +4,6 @@ without, as the site sees it.
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,13 +143,3 @@ async def test_a_setting_does_what_it_does_without_the_add_on(
     for number, start in enumerate(sorted(site.times)):
         # Late arrivals make single intervals shorter. The server's clock rounds down.
         assert start >= since + number * case.delay - 0.002
-
-
-@pytest.mark.parametrize("by", [PLAIN, ADD_ON], ids=["plain", "add-on"])
-async def test_cached_pages_are_not_fetched_again(
-    server: RedisServer, site: Site, tmp_path: Path, by: By
-) -> None:
-    settings: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
-    for _ in range(2):
-        await Crawl(server, Request(site.url("/page/")), by=by, **settings).finished()
-    assert site.arrivals == ["/page/"]

@@ -1,7 +1,6 @@
 """Crawls keep a site's limit together, in one process or several; with the embedded server, too."""
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,6 @@ class Embedded(RedisServer):
     def pid(self) -> int:
         with self.client() as client:
             return int(client.info("server")["process_id"])
-
-
-AGAIN = "was started again"
 
 
 def runs(pid: int) -> bool:
@@ -69,30 +65,6 @@ async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: P
             heir.kill()
     assert site.most == 1
     await eventually(lambda: not runs(pid))
-
-
-@pytest.mark.processes
-async def test_a_killed_embedded_server_is_started_again(site: Site, tmp_path: Path) -> None:
-    """One of its nodes starts it, and none begins a request that another may have under way."""
-    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 4}
-    embedded = Embedded()
-    async with (
-        scrapy(tmp_path, *pages(site, 2, "/slow/a"), **settings) as a,
-        scrapy(tmp_path, *pages(site, 2, "/slow/b"), **settings) as b,
-    ):
-        await site.until(lambda: site.now == 1)
-        await eventually(lambda: waiting(embedded))
-        os.kill(embedded.pid, signal.SIGKILL)
-        await eventually(lambda: AGAIN in a.log + b.log)
-        async with scrapy(tmp_path, *pages(site, 2, "/slow/c"), **settings) as late:
-            await late.says("No permit is granted for")
-            await eventually(lambda: waiting(embedded))
-            assert len(site.arrivals) == 1
-            site.let_go()
-            assert [await crawl.ended() for crawl in (a, b, late)] == [0, 0, 0]
-            assert (a.log + b.log + late.log).count(AGAIN) == 1
-    assert site.most == 1
-    assert len(site.arrivals) == 6
 
 
 # Several crawls of one process --------------------------------------------------------------------

@@ -202,10 +202,6 @@ class Caller:
         await caller.connect()
         return caller
 
-    def move_to(self, server: RedisServer) -> None:
-        """From the next `connect` on it is at another server, as if its address had moved."""
-        self._server = Server(server.url, ENDLESS_S)
-
     async def connect(self) -> None:
         self.connection: Connection = await self._server.connect()
         await self.store.recovery.join_epoch(self.connection)
