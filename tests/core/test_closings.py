@@ -2,12 +2,13 @@
 
 import pytest
 
-from semaphore_middleware.core.closings import AMONG, PAGES, REMEMBERED, Closing, Closings
+from semaphore_middleware.core.closings import AMONG, Closing, Closings
 from semaphore_middleware.core.observer import NodePaused
 from semaphore_middleware.model.feedback import Feedback
 from tests.core.lone_node import LoneNode
 
 REFUSAL, FAILURE, NOTHING = Closing
+LETTERS = {REFUSAL: "R", FAILURE: "F", NOTHING: "-"}
 
 
 class World:
@@ -28,29 +29,41 @@ class World:
         self.closings.note_answer(self.now if began_at is None else began_at)
         self.now += 1.0
 
+    def sees(self, events: str) -> str:
+        """The verdicts of what happens: a page's letter is its closing, a dot an answer."""
+        verdicts = ""
+        for event in events:
+            if event == ".":
+                self.answered()
+            else:
+                verdicts += LETTERS[self.closed(event)]
+        return verdicts
+
 
 @pytest.fixture
 def world() -> World:
     return World()
 
 
-def test_closings_for_several_pages_with_answers_in_between_are_refusals(world: World) -> None:
-    verdicts = []
-    for page in "abcd":
-        verdicts.append(world.closed(page))
-        world.answered()
-    assert verdicts == [FAILURE] * (PAGES - 1) + [REFUSAL] * 2
-
-
-def test_one_answer_in_between_is_enough(world: World) -> None:
-    assert [world.closed(page) for page in "ab"] == [FAILURE] * 2
-    world.answered()
-    assert [world.closed(page) for page in "cd"] == [REFUSAL] * 2
-
-
-def test_without_an_answer_in_between_they_are_failures(world: World) -> None:
-    world.answered()
-    assert [world.closed(page) for page in "abcdef"] == [FAILURE] * 6
+@pytest.mark.parametrize(
+    ("events", "verdicts"),
+    [
+        ("a.b.c.d", "FFRR"),
+        ("ab.cd", "FFRR"),
+        (".abcdef", "FFFFFF"),
+        ("a.b.c.defghijklmn", "FFRRRRRRRRRRFF"),
+        ("aa.a.a.a.a.a", "FF-----"),  # at first it may be the site
+        (f"ab{'.' * (AMONG + 1)}c", "FFF"),
+    ],
+    ids=[
+        *("several pages", "one answer between", "no answer", "no answer any more", "one page"),
+        "long ago",
+    ],
+)
+def test_several_pages_with_answers_in_between_are_refusals(
+    world: World, events: str, verdicts: str
+) -> None:
+    assert world.sees(events) == verdicts
 
 
 def test_an_answer_to_a_request_from_before_says_nothing(world: World) -> None:
@@ -58,22 +71,6 @@ def test_an_answer_to_a_request_from_before_says_nothing(world: World) -> None:
     assert [world.closed(page) for page in "ab"] == [FAILURE] * 2
     world.answered(began_at - 1.0)
     assert world.closed("c") is FAILURE
-
-
-def test_a_site_that_answers_no_more_refuses_no_more(world: World) -> None:
-    for page in "abc":
-        world.closed(page)
-        world.answered()
-    verdicts = [world.closed(f"{n}") for n in range(REMEMBERED + 1)]
-    assert verdicts[0] is REFUSAL
-    assert verdicts[-1] is FAILURE
-
-
-def test_a_page_that_always_closes_counts_once(world: World) -> None:
-    assert [world.closed("a"), world.closed("a")] == [FAILURE] * 2, "it may be the site"
-    for _ in range(3 * PAGES):
-        world.answered()
-        assert world.closed("a") is NOTHING
 
 
 def test_closings_of_a_moment_count_once(world: World) -> None:
@@ -90,14 +87,6 @@ def test_a_connection_that_may_have_been_idle_counts_after_another(world: World)
         world.answered()
         assert world.closed(page, may_be_idle=True) is NOTHING
     assert world.closed("g", may_be_idle=True) is FAILURE
-
-
-def test_closings_are_forgotten_after_many_answers(world: World) -> None:
-    for page in "ab":
-        world.closed(page)
-    for _ in range(AMONG + 1):
-        world.answered()
-    assert world.closed("c") is FAILURE
 
 
 def close(node: LoneNode, page: str) -> Feedback | None:

@@ -158,15 +158,6 @@ async def test_the_job_that_holds_the_fewest_comes_first(
     assert outside.held() == {"a": 2, "b": 1}
 
 
-async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside: Outside) -> None:
-    jobs = {"a": "a", "b": "b"}
-    callers = await join(server, **jobs)
-    await callers["b"].take("s", 1, LIMIT)
-    await callers["a"].take("s", 2 * LIMIT, LIMIT)
-    await go_round(callers)
-    assert by_job(outside, jobs) == {"a": 3, "b": 1}
-
-
 async def test_too_many_jobs_share_like_nodes_until_they_are_fewer(
     server: RedisServer, outside: Outside
 ) -> None:

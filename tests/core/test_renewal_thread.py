@@ -77,22 +77,6 @@ async def test_one_that_holds_nothing_calls_nobody(monkeypatch: Patch) -> None:
 
 
 @in_simulated_time
-async def test_what_an_operator_takes_away_is_not_kept() -> None:
-    server = SimulatedServer(lease=LEASE_S)
-    async with BusyNode(server) as busy, server.node() as other:
-        permit = await busy.hold()
-        waiting = asyncio.ensure_future(other.acquire("s", 1))
-        await until_waiting(other, 1)
-        with busy.stalled():
-            await asyncio.sleep(0.7 * LEASE_S)
-            await other.admin.evict(busy.semaphore.node)
-            (await waiting).release()
-            await asyncio.sleep(LEASE_S)
-        await eventually(lambda: permit.lost)
-        permit.release()
-
-
-@in_simulated_time
 async def test_one_that_hangs_is_not_helped_for_ever() -> None:
     server = SimulatedServer(lease=LEASE_S)
     async with BusyNode(server) as busy, server.node() as other:

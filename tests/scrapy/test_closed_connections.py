@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -60,49 +61,27 @@ async def test_what_is_posted_over_a_connection_that_may_be_old_counts_for_nothi
     assert crawl.stat("semaphore/backoffs") == crawl.stat("semaphore/refused") == 0
 
 
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+@dataclass(frozen=True)
+class Answer:
+    """What becomes of a connection."""
+
+    text: bytes = b""
+    reads: bool = True
+    resets: bool = False
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.reads:
+            await reader.read(9999)
+        writer.write(self.text)
+        if self.resets:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        else:
+            writer.close()
 
 
-def reset(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
-async def closes_at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.close()
-
-
-async def resets_at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    reset(writer)
-
-
-async def reads_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(9999)
-    writer.close()
-
-
-async def reads_and_resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(9999)
-    reset(writer)
-
-
-async def alerts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(9999)
-    writer.write(bytes([21, 3, 3, 0, 2, 2, 40]))  # TLS: handshake failure
-    writer.close()
-
-
-async def begins_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(9999)
-    writer.write(b"HTTP/1.1 200 OK\r\nConte")
-    writer.close()
-
-
-async def begins_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(9999)
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na")
-    writer.close()
+ALERT = bytes([21, 3, 3, 0, 2, 2, 40])  # TLS: handshake failure
 
 
 @asynccontextmanager
@@ -126,14 +105,14 @@ HANDLERS = {
 @pytest.mark.parametrize(
     ("scheme", "answer", "is_down"),
     [
-        ("http", closes_at_once, True),
-        ("http", resets_at_once, True),
-        ("http", reads_and_closes, True),
-        ("http", reads_and_resets, True),
-        ("https", reads_and_closes, True),
-        ("https", reads_and_resets, True),
-        ("https", alerts, True),
-        ("http", begins_body, False),
+        ("http", Answer(reads=False), True),
+        ("http", Answer(reads=False, resets=True), True),
+        ("http", Answer(), True),
+        ("http", Answer(resets=True), True),
+        ("https", Answer(), True),
+        ("https", Answer(resets=True), True),
+        ("https", Answer(ALERT), True),
+        ("http", Answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na"), False),
     ],
 )
 async def test_it_is_down_however_it_closes(
@@ -151,7 +130,7 @@ async def test_it_is_down_however_it_closes(
 
 
 async def test_a_response_that_breaks_off_in_its_headers_has_begun(server: RedisServer) -> None:
-    async with listening(begins_headers) as port:
+    async with listening(Answer(b"HTTP/1.1 200 OK\r\nConte")) as port:
         requests = [Request(f"http://127.0.0.1:{port}/{n}") for n in range(10)]
         crawl = Crawl(server, *requests, SEMAPHORE_DOWN_AFTER=0)
         await crawl.finished()

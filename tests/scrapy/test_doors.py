@@ -111,20 +111,6 @@ async def test_a_function_in_semaphore_backoff_when_fails_nothing(
     assert all(line.startswith("SEMAPHORE_BACKOFF_WHEN ") for line in lines)
 
 
-STRANGE = [value for value in VALUES if value is not SMALL]  # which may be ours
-
-
-async def test_what_others_write_into_our_meta_counts_as_nothing(
-    server: RedisServer, site: Site
-) -> None:
-    meta = [{"semaphore_refusals": value, "semaphore_refused_at": value} for value in STRANGE]
-    requests = [Request(site.url(f"/status-once/503?{n}"), meta=m) for n, m in enumerate(meta)]
-    crawl = Crawl(server, *requests, SEMAPHORE_BACKOFF_TIMES=2)
-    await crawl.finished(site)
-    assert crawl.spider.failures == []
-    assert len(crawl.spider.responses) == len(requests)
-
-
 SETTINGS = [
     *("SEMAPHORE_ENABLED", "SEMAPHORE_LIMITS", "SEMAPHORE_SCOPES", "SEMAPHORE_LEASE"),
     *("SEMAPHORE_NODE", "SEMAPHORE_JOB", "SEMAPHORE_BACKOFF_CODES", "SEMAPHORE_BACKOFF_WHEN"),
@@ -138,14 +124,3 @@ def test_a_bad_setting_is_an_error_of_one_line(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=name) as raised:
         SemaphoreSettings.read(Settings({name: value}))
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["SEMAPHORE_ENABLED", "SEMAPHORE_LIMITS"])
-async def test_a_bad_setting_ends_the_crawl(
-    server: RedisServer, site: Site, caplog: Log, name: str
-) -> None:
-    bad: dict[str, Any] = {name: Evil()}
-    with pytest.raises(SettingsError):
-        await Crawl(server, Request(site.url("/page/")), **bad).finished()
-    [line] = errors(caplog)
-    assert name in line

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDepreca
 PLAIN: By = {}
 DELAY_S = 0.1
 EVEN: dict[str, Any] = {"DOWNLOAD_DELAY_JITTER": 0, "RANDOMIZE_DOWNLOAD_DELAY": False}
+THROTTLED = {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_START_DELAY": DELAY_S, **EVEN}
 HOST, OTHER = "127.0.0.1", "localhost"
 
 
@@ -71,29 +72,17 @@ CASES = {
     "DOWNLOAD_SLOTS": Case({"DOWNLOAD_SLOTS": {HOST: {"delay": DELAY_S}}, **EVEN}, delay=DELAY_S),
     "spider.download_delay": Case(EVEN, spider=Slow, delay=DELAY_S),
     "custom_settings": Case(EVEN, spider=SlowBySettings, delay=DELAY_S),
-    "AUTOTHROTTLE_ENABLED": Case(
-        {
-            "AUTOTHROTTLE_ENABLED": True,
-            "AUTOTHROTTLE_START_DELAY": DELAY_S,
-            "DOWNLOAD_DELAY": DELAY_S,
-            **EVEN,
-        },
-        delay=DELAY_S,
-    ),
+    "AUTOTHROTTLE_ENABLED": Case({**THROTTLED, "DOWNLOAD_DELAY": DELAY_S}, delay=DELAY_S),
     "AUTOTHROTTLE_MAX_DELAY": Case(
         {
-            "AUTOTHROTTLE_ENABLED": True,
-            "AUTOTHROTTLE_START_DELAY": DELAY_S,
+            **THROTTLED,
             "AUTOTHROTTLE_MAX_DELAY": DELAY_S,
             "AUTOTHROTTLE_TARGET_CONCURRENCY": 0.001,
-            **EVEN,
         },
         delay=DELAY_S,
     ),
     "autothrottle_dont_adjust_delay": Case(
-        {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_START_DELAY": DELAY_S, **EVEN},
-        meta={"autothrottle_dont_adjust_delay": True},
-        delay=DELAY_S,
+        THROTTLED, meta={"autothrottle_dont_adjust_delay": True}, delay=DELAY_S
     ),
     "download_slot": Case(
         {"DOWNLOAD_SLOTS": {"ours": {"delay": DELAY_S}}, **EVEN},

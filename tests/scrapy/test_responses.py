@@ -44,6 +44,7 @@ from semaphore_middleware.scrapy.versions import (
     DownloadConnectionRefusedError,
     DownloadTimeoutError,
 )
+from tests.scrapy.test_doors import SMALL, VALUES
 from tests.support.crawls import Log, ready_crawler
 from tests.support.visits import Visits
 
@@ -271,9 +272,14 @@ async def test_a_second_refusal_is_of_the_page_where_the_site_refuses_pages(
         assert again.meta[REFUSED_AT_KEY] == request.meta[REFUSED_AT_KEY]
 
 
-async def test_what_a_user_leaves_in_the_meta_harms_nothing() -> None:
-    request = Request("http://a/", meta={REFUSED_AT_KEY: "yesterday"})
-    assert await recorded(503, request, answered_ago=1) == [("refused", 0)]
+@pytest.mark.parametrize(
+    "value", ["yesterday", *(one for one in VALUES if one is not SMALL)], ids=type
+)
+async def test_what_a_user_leaves_in_the_meta_harms_nothing(value: Any) -> None:
+    request = Request("http://a/", meta={REFUSALS_KEY: value, REFUSED_AT_KEY: value})
+    seen = classifier()
+    assert await recorded(503, request, seen, answered_ago=1) == [("refused", 0)]
+    assert retried(seen, request, 503) is not None
 
 
 FAILURES = [

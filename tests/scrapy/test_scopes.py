@@ -1,6 +1,6 @@
 """The scopes of a request: one for all spellings of a host, or the names in its meta."""
 
-import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from scrapy import Request
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder
-from tests.support.crawls import Crawl, Log, pages, waiting
+from tests.support.crawls import Crawl, Log, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -96,22 +96,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_meta_not_allowed(server: RedisServer, site: Site, caplog: Log) -> None:
-    bad = [Request(site.url(f"/page/bad/{n}"), meta=meta) for n, (meta, _) in enumerate(BAD)]
-    good = pages(site, 2)
-    crawl = Crawl(server, good[0], *bad, good[1])
-    await crawl.gave_back(2, site)
-    assert sorted(site.arrivals) == ["/page/0", "/page/1"]
-    failed = sorted(str(failure) for failure in crawl.spider.failures)
-    assert len(failed) == len(bad)
-    for request, (_, text) in zip(bad, BAD, strict=True):
-        [line] = [line for line in failed if line.startswith(f"{request}: ")]
-        assert text in line
-    errors = [r for r in caplog.records if r.levelno >= logging.ERROR]
-    assert sorted(r.getMessage() for r in errors) == failed
-    assert not [r for r in errors if r.exc_info]
-
-
 DEFAULT = Limit(8, 1.0, 0.5)
 
 
@@ -134,6 +118,12 @@ def test_a_request_s_scope_is_its_host_unless_its_meta_names_one() -> None:
     assert names(Request("data:,text")) == names(Request("file://localhost/etc/hosts")) == ()
     assert names(Request("http://www.example.co.uk/"), "domain") == ("domain:example.co.uk",)
     assert names(Request("http://127.1/"), "domain") == (f"domain:{FIRST}",)
+
+
+@pytest.mark.parametrize(("meta", "said"), BAD)
+def test_meta_that_is_not_allowed_fails_the_request(meta: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=f"^<GET http://a/>: .*{re.escape(said)}"):
+        finder("host").find_scopes(Request("http://a/", meta=meta))
 
 
 def test_a_limit_of_a_host_that_does_not_hold_below_it_is_a_warning(caplog: Log) -> None:

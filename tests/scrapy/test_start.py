@@ -196,18 +196,6 @@ async def test_waiting_for_the_server(locked: RedisServer, site: Site, caplog: L
     assert_no_password(caplog.text)
 
 
-async def test_stopped_while_it_waits_for_its_server(server: RedisServer, site: Site) -> None:
-    server.kill()
-    crawls = [crawl_of(server, site, SEMAPHORE_RECOVERY_WAIT=0) for _ in range(2)]
-    await eventually(lambda: all(crawl.crawler.crawling for crawl in crawls))
-    await asyncio.sleep(0)
-    await crawls[0].crawler.stop_async()
-    await crawls[0].finished()
-    server.start()
-    await crawls[1].gave_back(1, site)
-    assert site.arrivals == ["/page/"]
-
-
 AWAY = {"SEMAPHORE_REDIS_URL": NOWHERE, "REDIS_URL": NOWHERE}
 SHARED_TOO = {**ADD_ON, "SCHEDULER": "semaphore_middleware.Scheduler"}
 NO_REACTOR = ("-s", "TWISTED_REACTOR_ENABLED=False")
