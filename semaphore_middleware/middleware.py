@@ -37,10 +37,10 @@ class SemaphoreMiddleware:
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         return cls(crawler, crawl_of(crawler).downloads)
 
-    async def process_request(self, request: Request) -> Request | None:
+    async def process_request(self, request: Request) -> Request | Response | None:
         """Wait for the permits. Returns a copy of the request for the scheduler if the spider is
-        closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if the request
-        cannot go back to the scheduler.
+        closing, or the response if another node has shared it. Raises `AcquireTimeoutError`,
+        `HostDownError`; `IgnoreRequest` if the request cannot go back to the scheduler.
         """
         returned = await self._downloads.acquire(request)
         if returned is None and self._is_followed:

@@ -98,8 +98,8 @@ class NotAllowedError(SemaphoreError, IgnoreRequest):
 class SharedRequest(Protocol):
     """A request whose response all nodes reuse, so that few of them make it."""
 
-    async def raise_if_known(self) -> None:
-        """Raise an error if the response is known. Called when the request has its permits."""
+    async def known_response(self, request: Request) -> Response | None:
+        """The response, if it is known by now. Called when the request has its permits."""
 
     def received(self, response: Response) -> Response:
         """The response for other middlewares. Raises an error if it cannot be used."""
@@ -207,11 +207,12 @@ class Downloads:
             drop_scope_of_other_host(result, request)
         return result
 
-    async def acquire(self, request: Request) -> Request | None:
+    async def acquire(self, request: Request) -> Request | Response | None:
         """Wait for a request's permits, if it needs any, and for a slot of this node's
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
-        If the spider is closing, returns a copy of the request for the scheduler, or raises
+        Returns the response of a shared request if it is known by now: then no permit is needed. If
+        the spider is closing, returns a copy of the request for the scheduler, or raises
         `SpiderClosingError` if the request bypassed it. Raises `AcquireTimeoutError`,
         `HostDownError`, `NotAllowedError`.
         """
@@ -226,7 +227,10 @@ class Downloads:
             return self.return_to_scheduler(request)
         admission.task = asyncio.current_task()
         try:
-            await self._admit(admission)
+            response = await self._admit(admission)
+            if response is not None:
+                self._move_on(admission, OVER)
+            return response
         except BaseException as error:
             self._move_on(admission, OVER)
             if isinstance(error, SettingsError):
@@ -239,7 +243,6 @@ class Downloads:
             raise
         finally:
             admission.task = None
-        return None
 
     def begin(self, request: Request) -> None:
         """Count the request's start now, before its transfer."""
@@ -247,8 +250,10 @@ class Downloads:
         if admission is not None and admission.permits is not None:
             admission.permits.begin()
 
-    async def _admit(self, admission: Admission) -> None:
-        """Take permits, again if necessary, until the request may begin."""
+    async def _admit(self, admission: Admission) -> Response | None:
+        """Take permits, again if necessary, until the request may begin, or its response is
+        known.
+        """
         request = admission.request
         # Found again, as middlewares may have changed the request.
         self.admissions.update(admission, self._scopes.find_scopes(request))
@@ -264,10 +269,10 @@ class Downloads:
                 permits = await self._take_permits(admission, scopes)
             self.admissions.move(admission, READY, permits)
             shared: SharedRequest | None = request.meta.get(SHARED_KEY)
-            if shared is not None:
-                await shared.raise_if_known()
+            if shared is not None and (known := await shared.known_response(request)) is not None:
+                return known
             if await self._may_begin(admission, permits):
-                return
+                return None
             permits = None
             await self._wait_without_permits(admission)
 
@@ -313,7 +318,10 @@ class Downloads:
         if admission is None or admission.state is not READY:
             # Its `fetch` was cancelled, and Scrapy goes on; or it gave its permits back, as another
             # request was fetched for it.
-            if await self.acquire(request) is not None:
+            instead = await self.acquire(request)
+            if isinstance(instead, Response):
+                return instead
+            if instead is not None:
                 raise SpiderClosingError("the spider is closing")
             admission = self.admissions.admission_of(request)
         assert admission is not None, "it has its permits"

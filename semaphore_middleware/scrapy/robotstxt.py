@@ -19,8 +19,6 @@ from scrapy.exceptions import IgnoreRequest, StopDownload
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.python import global_object_name
-from scrapy.utils.request import request_httprepr
 from scrapy.utils.response import response_status_message
 from w3lib.url import safe_url_string
 
@@ -31,7 +29,6 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.scrapy.admission import SHARED_KEY
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.crawl_delays import ORIGINS_MAX
-from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError, SpiderClosingError
 from semaphore_middleware.scrapy.responses import TOO_MANY_REQUESTS
 from semaphore_middleware.scrapy.scopes import origin_of
@@ -110,14 +107,6 @@ class Known:
     valid_until: float
 
 
-class KnownByNowError(SemaphoreError, IgnoreRequest):
-    """A robots.txt is not fetched: another node has fetched it while this one waited."""
-
-    def __init__(self, known: Known) -> None:
-        super().__init__("another node has fetched this robots.txt")
-        self.known = known
-
-
 class SharedFiles:
     """The robots.txt files shared by all nodes in the server's cache.
 
@@ -136,11 +125,16 @@ class SharedFiles:
         robotstxt = RobotsTxt.unpack(packed)
         if robotstxt is None:
             return None
-        emit = self._crawl.semaphore.emit
-        emit(RobotsTxtReused)
-        emit(RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text)
+        self._crawl.semaphore.emit(RobotsTxtReused)
+        self.note_obeyed(origin, robotstxt)
         # At most a day, even if the server's clock was set back.
         return Known(robotstxt, _now() + min(seconds, MAX_AGE_S))
+
+    def note_obeyed(self, origin: str, robotstxt: RobotsTxt) -> None:
+        """Notify observers of a file that this crawl obeys from now on."""
+        self._crawl.semaphore.emit(
+            RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text
+        )
 
     def put_file(self, origin: str, known: Known) -> None:
         """Share a file, unless it is too large. A failure does not replace a valid file."""
@@ -203,7 +197,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         self._admissions = crawl.downloads.admissions
         self._allows_unreachable = crawl.settings.robotstxt_unreachable == "allow"
         self._files = SharedFiles(crawl)
-        self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY, self._files)
+        crawler.signals.connect(self._count_bytes, signals.bytes_received)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
         self._parser_of_unreadable = build_from_crawler(self._parser_class, crawler, FORBID_ALL)
         self._rules: OrderedDict[str, SiteRules] = OrderedDict()
@@ -220,10 +214,11 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         Raises `IgnoreRequest` if the file forbids the request, `RobotsTxtUnreadableError` if it
         cannot be read, and our own errors.
         """
-        self._downloader.prepare(request)
+        if reading := request.meta.get(SHARED_KEY):
+            reading.begin_response(request)
         try:
             await super().process_request(request)
-        except ClosedError:
+        except (ClosedError, SpiderClosingError):
             return self._crawl.downloads.return_to_scheduler(request)
         return None
 
@@ -264,6 +259,10 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 rules = await self._follow(loading, request)
         return rules.parser
 
+    def _count_bytes(self, data: bytes, request: Request, **_: Any) -> None:
+        if reading := request.meta.get(SHARED_KEY):
+            reading.count_bytes(data, request)
+
     async def _lead(self, origin: str, request: Request) -> SiteRules:
         """Read the file, for all waiting requests."""
         loaded: asyncio.Future[SiteRules | None] = asyncio.get_running_loop().create_future()
@@ -275,7 +274,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 self._rules.popitem(last=False)
             loaded.set_result(rules)
             return rules
-        except ClosedError:  # of this request; others may go on
+        except (ClosedError, SpiderClosingError):  # of this request; others may go on
             raise
         except Exception as error:
             loaded.set_exception(error)
@@ -295,12 +294,11 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         try:
             known = await self._files.find_file(origin)
             if known is None:
-                known = await self._downloader.download(origin, before.failures if before else 0)
-        except KnownByNowError as error:
-            known = error.known
-        except SpiderClosingError as error:
-            raise ClosedError(str(error)) from None
-        except NotAllowedError:  # our own error, not a middleware's decision
+                failures = before.failures if before else 0
+                backoff = self._crawl.settings.backoff
+                reading = Reading(self.crawler, self._files, backoff, origin, failures, _now())
+                known = await reading.run(self.DOWNLOAD_PRIORITY)
+        except SemaphoreError:  # our own error, not a middleware's decision
             raise
         except IgnoreRequest as error:  # raised by a user's middleware: as in Scrapy
             logger.warning(
@@ -361,6 +359,7 @@ MAX_PROBLEM_CHARS = 200
 class Reading:
     """One reading of a site's robots.txt, in the meta of its requests (a `SharedRequest`)."""
 
+    crawler: Crawler
     files: SharedFiles
     backoff: Backoff
     origin: str
@@ -373,11 +372,81 @@ class Reading:
     """Bytes of the present response read so far."""
     has_begun: bool = False
     """True once any bytes were read."""
+    found: Known | None = None
+    """The file, if another node has put it into the cache meanwhile."""
 
-    async def raise_if_known(self) -> None:
-        """Raise `KnownByNowError` if another node has put the file into the cache meanwhile."""
-        if known := await self.files.find_file(self.origin):
-            raise KnownByNowError(known)
+    async def run(self, priority: int) -> Known:
+        """Download the file, and count it in Scrapy's stats. Runs in the task of a waiting
+        request's `fetch`.
+
+        Raises our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest` if a middleware
+        dropped the request: none of them is the site's fault.
+        """
+        count = self.crawler.stats.inc_value
+        is_cached = False
+        try:
+            response = await self._follow(priority)
+        except SemaphoreError:
+            raise
+        except Exception as error:
+            if isinstance(error, IgnoreRequest):
+                if not self.has_begun:
+                    raise
+            else:
+                count(f"robotstxt/exception_count/{type(error)}")  # as Scrapy writes it
+            robotstxt = self.failed(text_of(error))
+        else:
+            if self.found is not None:
+                return self.found
+            count("robotstxt/response_count")
+            count(f"robotstxt/response_status_count/{response.status}")
+            robotstxt = self.robotstxt_in(response)
+            _warn_of_unread(self.origin, response)
+            is_cached = "cached" in response.flags
+        count("robotstxt/request_count")
+        if not is_cached:
+            self.files.note_obeyed(self.origin, robotstxt)
+        return self.known(robotstxt)
+
+    async def _follow(self, priority: int) -> Response:
+        """The response after at most `MAX_REDIRECTS` redirects."""
+        url: str | None = f"{self.origin}/robots.txt"
+        meta = {
+            "dont_obey_robotstxt": True,
+            "dont_redirect": True,  # they are followed here, even if the crawl does not
+            "allow_offsite": True,  # the target of a redirect is not crawled
+            "download_fail_on_dataloss": False,  # the status may be enough
+            SHARED_KEY: self,
+        }
+        while url:
+            request = Request(url, priority=priority, meta=meta, callback=NO_CALLBACK)
+            response = await self.crawler.engine.download_async(request)
+            url = self.target_of(response)
+            self.redirects_left -= 1
+        return response
+
+    def begin_response(self, request: Request) -> None:
+        """Lift the size limit of a request for a robots.txt: only the beginning of the file is
+        read. Called when the request enters the downloader middlewares.
+        """
+        self.size = 0
+        request.meta["download_maxsize"] = 0
+
+    def count_bytes(self, data: bytes, request: Request) -> None:
+        """Stop reading after `MAX_BYTES`."""
+        self.has_begun = True
+        self.size += len(data)
+        # From here on, the limit holds for the decompressed body.
+        request.meta["download_maxsize"] = MAX_DECOMPRESSED_BYTES
+        if self.size > MAX_BYTES:
+            raise StopDownload(fail=False)
+
+    async def known_response(self, request: Request) -> Response | None:
+        """A response in place of the site's, if another node has put the file into the cache."""
+        self.found = await self.files.find_file(self.origin)
+        if self.found is None:
+            return None
+        return Response(request.url, body=self.found.robotstxt.text, flags=["cached"])
 
     def received(self, response: Response) -> Response:
         """The response for other middlewares: without its body if the status alone decides, as it
@@ -422,118 +491,6 @@ class Reading:
             return Known(robotstxt, _now() + REFUSED_AGE_S)
         doublings = min(robotstxt.failures - 1, 60)
         return Known(robotstxt, _now() + min(self.backoff.start * 2**doublings, self.backoff.most))
-
-
-class RobotsTxtDownloader:
-    """Downloads robots.txt files for a crawler, and counts them in Scrapy's stats."""
-
-    def __init__(self, crawler: Crawler, priority: int, files: SharedFiles) -> None:
-        self._crawler = crawler
-        self._crawl = crawl_of(crawler)
-        self._priority = priority
-        self._files = files
-        self._under_way = 0
-
-    async def download(self, origin: str, failures: int) -> Known:
-        """Download a site's robots.txt, after `failures` failed readings in a row. Runs in the
-        task of a waiting request's `fetch`.
-
-        Raises `KnownByNowError`, our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest`
-        if a middleware dropped the request: none of them is the site's fault.
-        """
-        reading = Reading(self._files, self._crawl.settings.backoff, origin, failures, _now())
-        count = self._crawler.stats.inc_value
-        is_cached = False
-        try:
-            response = await self._follow(reading)
-        except SemaphoreError:
-            raise
-        except Exception as error:
-            if isinstance(error, IgnoreRequest):
-                if not reading.has_begun:
-                    raise
-            else:
-                count(f"robotstxt/exception_count/{type(error)}")  # as Scrapy writes it
-            robotstxt = reading.failed(text_of(error))
-        else:
-            count("robotstxt/response_count")
-            count(f"robotstxt/response_status_count/{response.status}")
-            robotstxt = reading.robotstxt_in(response)
-            _warn_of_unread(origin, response)
-            is_cached = "cached" in response.flags
-        count("robotstxt/request_count")
-        if not is_cached:
-            self._crawl.semaphore.emit(
-                RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text
-            )
-        return reading.known(robotstxt)
-
-    async def _follow(self, reading: Reading) -> Response:
-        """The response after at most `MAX_REDIRECTS` redirects."""
-        response = await self._get(f"{reading.origin}/robots.txt", reading)
-        while target := reading.target_of(response):
-            reading.redirects_left -= 1
-            response = await self._get(target, reading)
-        return response
-
-    async def _get(self, url: str, reading: Reading) -> Response:
-        meta = {
-            "dont_obey_robotstxt": True,
-            "dont_redirect": True,  # `_follow` follows redirects, even if the crawl does not
-            "allow_offsite": True,  # the target of a redirect is not crawled
-            "download_fail_on_dataloss": False,  # the status may be enough
-            SHARED_KEY: reading,
-        }
-        request = Request(url, priority=self._priority, meta=meta, callback=NO_CALLBACK)
-        crawler_signals = self._crawler.signals
-        if not self._under_way:  # only now: it slows down each part of each response
-            crawler_signals.connect(self._limit_size, signals.bytes_received)
-        self._under_way += 1
-        try:
-            return await self._crawler.engine.download_async(request)
-        except KnownByNowError as error:
-            self._uncount(request, error)
-            raise
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                crawler_signals.disconnect(self._limit_size, signals.bytes_received)
-
-    def _uncount(self, request: Request, error: Exception) -> None:
-        """Take back what Scrapy's stats have counted for a request that was not made."""
-        stats = self._crawler.stats
-        of_error = f"downloader/exception_type_count/{global_object_name(type(error))}"
-        if not stats.get_value(of_error):
-            return
-        counts = {
-            of_error: 1,
-            "downloader/exception_count": 1,
-            "downloader/request_count": 1,
-            f"downloader/request_method_count/{request.method}": 1,
-            "downloader/request_bytes": len(request_httprepr(request)),
-        }
-        for name, count in counts.items():
-            stats.inc_value(name, -count)
-        left = {name: n for name, n in stats.get_stats().items() if n or name not in counts}
-        stats.set_stats(left)
-
-    def prepare(self, request: Request) -> None:
-        """Lift the size limit of a request for a robots.txt: only the beginning of the file is
-        read. Called when a request enters the downloader middlewares.
-        """
-        if reading := request.meta.get(SHARED_KEY):
-            reading.size = 0
-            request.meta["download_maxsize"] = 0
-
-    def _limit_size(self, data: bytes, request: Request, **_: Any) -> None:
-        reading = request.meta.get(SHARED_KEY)
-        if reading is not None:
-            reading.has_begun = True
-            reading.size += len(data)
-            # From here on, the limit holds for the decompressed body.
-            request.meta["download_maxsize"] = MAX_DECOMPRESSED_BYTES
-            if reading.size > MAX_BYTES:
-                raise StopDownload(fail=False)
 
 
 def _warn_of_unread(origin: str, response: Response) -> None:

@@ -172,7 +172,7 @@ async def test_of_nodes_that_come_at_once_few_fetch_it(server: RedisServer, site
     assert site.arrivals.count("/robots.txt") == 2
     assert len(site.arrivals) == 2 + 2 * len(crawls)
     assert sum(crawl.stat("semaphore/robotstxt_reused") for crawl in crawls) == 4
-    for crawl in crawls:  # whatever Scrapy counts has happened
+    for crawl in crawls:  # a file of another node counts as a cached response
         counted = crawl.crawler.stats.get_stats()
         assert not [name for name in counted if "exception" in name]
         assert counted["downloader/request_count"] == counted["downloader/response_count"]
