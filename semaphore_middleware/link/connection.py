@@ -548,8 +548,10 @@ def is_full(error: object) -> bool:
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes."""
-    while error is not None:
+    """The error and its causes, each once."""
+    known = set[int]()
+    while error is not None and id(error) not in known:
+        known.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from twisted.web._newclient import RequestGenerationFailed
 from twisted.web.client import ResponseFailed
 
+from semaphore_middleware.link.connection import causes_of
 from semaphore_middleware.scrapy.versions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
@@ -140,16 +141,10 @@ def _number(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and all that it comes from, each once."""
-    left, known = [error], set[int]()
-    while left:
-        error = left.pop(0)
-        if id(error) in known:
-            continue
-        known.add(id(error))
-        yield error
-        reasons = [*getattr(error, "reasons", ()), *getattr(error, "exceptions", ())]
-        for reason in (*reasons, error.__cause__ or error.__context__):
-            cause = reason.value if isinstance(reason, Failure) else reason
-            if isinstance(cause, BaseException):
-                left.append(cause)
+    """The error, and all that it comes from."""
+    for cause in causes_of(error):
+        yield cause
+        for reason in (*getattr(cause, "reasons", ()), *getattr(cause, "exceptions", ())):
+            inner = reason.value if isinstance(reason, Failure) else reason
+            if isinstance(inner, BaseException):
+                yield from _causes(inner)
