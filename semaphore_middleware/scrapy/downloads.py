@@ -143,7 +143,6 @@ class Downloads:
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         crawler.signals.connect(self._robots_parsed, robots_parsed)
         crawler.signals.connect(self._headers_received, signals.headers_received)
-        self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self.closing = Closing(self.admissions, semaphore)
         self._has_warned_of_slot = False
 
@@ -234,8 +233,8 @@ class Downloads:
         except BaseException as error:
             self._move_on(admission, OVER)
             if isinstance(error, SettingsError):
-                logger.error("%s", error)
-                raise NotAllowedError(str(error)) from None  # Scrapy logs no traceback for it
+                logger.error("%s: %s", request, error)
+                raise NotAllowedError(f"{request}: {error}") from None  # Scrapy logs no traceback
             if self.closing.has_cancelled(error):
                 return self.return_to_scheduler(request)
             if isinstance(error, HostDownError) and self.closing.has_begun:
@@ -262,7 +261,7 @@ class Downloads:
         scopes = self._crawl_delays.apply(admission.scopes, request)
         if scopes.limits:
             await self._opened()
-        _check_priority(admission)
+        check_priority(request.priority, "priority")
         permits = self.admissions.take_over(admission)
         while True:
             if permits is None:
@@ -420,26 +419,21 @@ class Downloads:
         """End a request without a response. If that was this node's fault, or a refusal, returns a
         copy of the request for a later retry, which does not count as one of Scrapy's.
         """
-        admission, spider = self.give_back(request), self._crawler.spider
-        if admission is None or spider is None or not self._is_retry_enabled:
+        admission = self.give_back(request)
+        if admission is None or request.meta.get("dont_retry") or self.closing.has_begun:
             return None
-        if request.meta.get("dont_retry") or self.closing.has_begun:
-            return None
-        if admission.is_nodes_fault:
+        if admission.is_nodes_fault and self._retries.are_enabled:
             return _copy_for_scheduler(request)
         is_refused = admission.retries_most is not None
-        return self._retries.make(admission, error, spider) if is_refused else None
+        return self._retries.make(admission, error) if is_refused else None
 
     def end(self, request: Request, response: Response) -> Response | Request:
         """End a request by its response. Returns a copy of the request for a later retry if the
         site has refused it and a retry is allowed.
         """
         admission = self.give_back(request)
-        spider = self._crawler.spider
-        if not self._is_retry_enabled or spider is None or admission is None:
-            return response
         reason = response_status_message(response.status)
-        retry = self._retries.make(admission, reason, spider)
+        retry = self._retries.make(admission, reason) if admission is not None else None
         if retry is None:
             return response
         # The response goes to no other middleware, so these two get it here.
@@ -496,14 +490,6 @@ class Downloads:
             self._engine.wrap_fetch(self.fetch)
         else:
             self._engine.count_waiting_for_spiders()
-
-
-def _check_priority(admission: Admission) -> None:
-    """Raise `SettingsError` for a priority that is not allowed."""
-    try:
-        check_priority(admission.request.priority, "priority")
-    except SettingsError as error:  # only now, as it takes time to format a request
-        raise SettingsError(f"{admission.request}: {error}") from None
 
 
 def _copy_for_scheduler(request: Request) -> Request:

@@ -195,7 +195,7 @@ class ResponseClassifier:
                 permit.answered(None)
                 self._decide(admission, status)
             case Kind.PROXY_REFUSES:
-                _refuse_proxy(permit, request)
+                record_proxy_refusal(permits, request)
                 if status in self._backoff_codes:
                     self._decide(admission, status)
         return verdict.kind is not Kind.ANSWER
@@ -207,7 +207,7 @@ class ResponseClassifier:
         status, site, via = response.status, permits.site_permit, permits.of_kind(VIA)
         is_refused = status in self._backoff_codes
         if status == PROXY_REFUSES and request.meta.get("proxy"):
-            if proxy := _permit_of_proxy(permits):
+            if proxy := permits.of_kind("proxy") or via:
                 return Verdict(Kind.PROXY_REFUSES, proxy)
             if not is_refused:
                 return None
@@ -268,7 +268,7 @@ class ResponseClassifier:
 
     def _decide(self, admission: Admission, status: int | None, no_retry: str = "") -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""
-        most = self._retries.decide(admission.request, status, no_retry).most
+        most = self._retries.decide(admission.request, status, no_retry)
         admission.retries_most = most
         if most is None:
             admission.is_left_to_others = True
@@ -283,17 +283,9 @@ def _fields_of(response: Response) -> Fields:
 
 def record_proxy_refusal(permits: PermitSet, request: Request) -> None:
     """Note that a proxy did not let a request through, which says nothing of the site."""
-    if proxy := _permit_of_proxy(permits):
-        _refuse_proxy(proxy, request)
-
-
-def _permit_of_proxy(permits: PermitSet) -> Permit | None:
-    return permits.of_kind("proxy") or permits.of_kind(VIA)
-
-
-def _refuse_proxy(permit: Permit, request: Request) -> None:
-    text = _refusal_text(request, PROXY_REFUSES, None)
-    permit.refused(0.0, text, PROXY_REFUSES, is_metered=False)
+    if permit := permits.of_kind("proxy") or permits.of_kind(VIA):
+        text = _refusal_text(request, PROXY_REFUSES, None)
+        permit.refused(0.0, text, PROXY_REFUSES, is_metered=False)
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.retry import get_retry_request
@@ -21,7 +20,7 @@ from semaphore_middleware.scrapy.engine import belongs_to_a_command
 from semaphore_middleware.scrapy.versions import give_up_log_level
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from semaphore_middleware.scrapy.admission import Admission
@@ -37,71 +36,62 @@ GIVEN_UP = "refused too often"
 SCRAPYS_CODES = frozenset(default_settings.RETRY_HTTP_CODES)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Who retries a refused request."""
-
-    most: int | None
-    """How many refusals the add-on retries; None: the response goes on to the project."""
-    text: str
-    """The decision for the log, with the setting that changes it."""
-
-
 class Retries:
     """Decides who retries a refused request, and makes the add-on's copies: at most `times`."""
 
     def __init__(self, crawler: Crawler, times: int) -> None:
         self._crawler = crawler
         self._times = times
+        self.are_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self._is_explained = False
         self._warned_of: set[int] = set()
 
-    def decide(self, request: Request, status: int | None, no_retry: str = "") -> Decision:
-        """Decide who retries a request refused with this status, and log the first decision. None:
-        it was refused by closing its connection. `no_retry`: the reason not to retry it, as its
-        site has refused others.
+    def decide(self, request: Request, status: int | None, no_retry: str = "") -> int | None:
+        """How many refusals of a request the add-on retries; None: the response goes on to the
+        project. Logs the first decision. `status` is that of the refusal; None: its connection was
+        closed. `no_retry`: the reason not to retry it, as its site has refused others.
         """
-        decision = self._decide(request, status, no_retry)
+        most, text = self._decide(request, status, no_retry)
         if not self._is_explained:
             self._is_explained = True
             how = "a closed connection" if status is None else status
-            logger.info("This crawl's first refusal: %s for %s. %s", how, request, decision.text)
-        return decision
+            logger.info("This crawl's first refusal: %s for %s. %s", how, request, text)
+        return most
 
-    def _decide(self, request: Request, status: int | None, no_retry: str) -> Decision:
+    def _decide(
+        self, request: Request, status: int | None, no_retry: str
+    ) -> tuple[int | None, str]:
+        """The decision, and its text for the log, with the setting that changes it."""
         settings = self._crawler.settings
         if no_retry:
-            return Decision(0, f"It is not retried: {no_retry}.")
-        if not settings.getbool("RETRY_ENABLED"):
-            return Decision(0, "It is not retried: RETRY_ENABLED is off.")
+            return 0, f"It is not retried: {no_retry}."
+        if not self.are_enabled:
+            return 0, "It is not retried: RETRY_ENABLED is off."
         if request.meta.get("dont_retry"):
-            return Decision(0, "It is not retried: its meta has dont_retry.")
+            return 0, "It is not retried: its meta has dont_retry."
         if belongs_to_a_command(self._crawler):
-            return Decision(0, "It is not retried: this Scrapy command retries no refusals.")
+            return 0, "It is not retried: this Scrapy command retries no refusals."
         if status is not None and SHARED_KEY not in request.meta:  # a robots.txt has no callback
             scrapys = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
             if handled_by := self._handled_by(request, status):
                 if status in scrapys:  # against Scrapy's retries, until `fetch` ends
                     request.meta["dont_retry"] = GIVEN_UP
-                return Decision(
-                    None, f"As {handled_by} has {status}, your callback gets it at once."
-                )
+                return None, f"As {handled_by} has {status}, your callback gets it at once."
             if status in SCRAPYS_CODES - scrapys:
                 self._warn_of_list_without(status)
-                return Decision(
-                    None,
+                return None, (
                     "The add-on does not retry it; your own middlewares and callback get it: "
-                    f"{status} is not in RETRY_HTTP_CODES.",
+                    f"{status} is not in RETRY_HTTP_CODES."
                 )
         if not self._times:
-            return Decision(0, "It is not retried: SEMAPHORE_BACKOFF_TIMES is 0.")
+            return 0, "It is not retried: SEMAPHORE_BACKOFF_TIMES is 0."
         text = f"The add-on retries it, at most {self._times} times (SEMAPHORE_BACKOFF_TIMES)."
         if status is not None:
             text += (
                 f" To handle {status} yourself, name it in handle_httpstatus_list, or leave it out "
                 "of RETRY_HTTP_CODES."
             )
-        return Decision(self._times, text)
+        return self._times, text
 
     def _handled_by(self, request: Request, status: int) -> str | None:
         """Where the project asks for responses with this status, in Scrapy's order of precedence;
@@ -137,7 +127,7 @@ class Retries:
                 status,
             )
 
-    def make(self, admission: Admission, reason: str | Exception, spider: Spider) -> Request | None:
+    def make(self, admission: Admission, reason: str | Exception) -> Request | None:
         """A copy of a refused request, for a later retry; None if its site has not refused it, or
         too often, or if the project decides. A refusal from a cache does not count. `reason` is the
         response's status, or the error of a closed connection.
@@ -146,8 +136,8 @@ class Retries:
         `RETRY_TIMES`: our crawls were too fast, the request is not at fault. After too many
         refusals, the spider gets the request's last response or error.
         """
-        request = admission.request
-        if admission.is_left_to_others:
+        request, spider = admission.request, self._crawler.spider
+        if spider is None or not self.are_enabled or admission.is_left_to_others:
             return None
         if admission.retries_most is None:
             forget_refusals(request)

@@ -112,8 +112,8 @@ class ScopeFinder:
     def find_scopes(self, request: Request) -> Scopes:
         """The scopes of a request, possibly none.
 
-        Raises `SettingsError` with the request if its meta or a callable gives invalid names, or
-        if `semaphore_skip` in its meta is neither True nor False.
+        Raises `SettingsError` if its meta or a callable gives invalid names, or if `semaphore_skip`
+        in its meta is neither True nor False.
         """
         meta = request.meta
         url = urlparse_cached(request)
@@ -123,9 +123,9 @@ class ScopeFinder:
         skip = meta.get(SKIP_KEY)
         given = meta.get(SCOPE_KEY)
         if not isinstance(skip, int | None):  # the text "False" would count as true
-            raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
+            raise not_allowed(skip, f"meta[{SKIP_KEY!r}]", "True or False")
         if given is not None:
-            names = _check_names(given, f"{request}: meta[{SCOPE_KEY!r}]", least=1)
+            names = _check_names(given, f"meta[{SCOPE_KEY!r}]", least=1)
         if skip:
             return NO_SCOPES
         if given is not None:
@@ -267,7 +267,7 @@ def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
 
 
 def _call(namer: Namer, request: Request) -> tuple[str, ...]:
-    where = f"{request}: {name_of_callable(namer)} in SEMAPHORE_SCOPES"
+    where = f"{name_of_callable(namer)} in SEMAPHORE_SCOPES"
     try:
         given = namer(request)
         return () if given is None else _check_names(given, where, least=0)

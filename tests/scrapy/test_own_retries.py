@@ -57,7 +57,7 @@ def retries_by_us(
         vars(crawler.spider).update(spider)
         retries = Retries(crawler, times)
     request = Request("http://a/", callback=callback, meta={**meta})
-    return retries.decide(request, status).most
+    return retries.decide(request, status)
 
 
 @pytest.mark.parametrize(

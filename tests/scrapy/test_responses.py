@@ -137,8 +137,9 @@ def retried(
     seen: ResponseClassifier, request: Request, status: int = 429, **settings: Any
 ) -> Request | None:
     """What is made of a request that was refused, or answered, with this status."""
-    spider = Visits.from_crawler(ready_crawler(Visits, **settings))
-    return seen._retries.make(admission_of(request), response_status_message(status), spider)
+    crawler = seen._retries._crawler = ready_crawler(Visits, **settings)
+    crawler.spider, crawler.crawling = Visits.from_crawler(crawler), True
+    return seen._retries.make(admission_of(request), response_status_message(status))
 
 
 MEASURED = {"download_latency": 0.25}

@@ -217,7 +217,6 @@ def test_a_function_that_returns_nonsense_fails_the_request(given: Any) -> None:
         return given
 
     request = Request("http://a.example/1")
-    said = r"^<GET http://a.example/1>: .*returns in SEM.*allowed"
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=r"returns in SEM.*allowed"):
         finder("host", returns).find_scopes(request)
     assert finder("host", returns).scopes_of(request) == NO_SCOPES
