@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -36,7 +35,7 @@ from semaphore_middleware.model.asked_pauses import (
 )
 from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import MAX_STATUS, teaches_interval
-from semaphore_middleware.model.hosts import VIA, kind_of
+from semaphore_middleware.model.hosts import VIA
 from semaphore_middleware.model.validation import LONGEST_S, shown
 from semaphore_middleware.scrapy.download_errors import PROXY_REFUSES, may_be_idle
 from semaphore_middleware.scrapy.forbidden import ForbiddenShares
@@ -67,32 +66,6 @@ class RequestRefused(CountedEvent):
     """
 
     counter = "refused"
-
-
-class Kind(Enum):
-    """What a response says, and about what."""
-
-    ANSWER = "answer"
-    """The site answered, whatever it was."""
-    SITE_REFUSES = "site refuses"
-    """For the scope of the verdict's permit: the site, or the site through this proxy."""
-    PAGE_REFUSED = "page refused"
-    """The site refused this page again, though it answers other requests."""
-    PROXY_REFUSES = "proxy refuses"
-    """The response is the proxy's, and says nothing of the site."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A response, classified."""
-
-    kind: Kind
-    permit: Permit
-    """Of the scope that it is about."""
-    pause: float = 0.0
-    """Seconds that the site, or the user's function, asked for."""
-    is_metered: bool = True
-    """Whether a refusal teaches an interval: it is not one that may be about a broken page."""
 
 
 class RefusalCheck:
@@ -167,65 +140,52 @@ class ResponseClassifier:
         """Note on the permits how the site, or its proxy, responded. True if it refused the
         request.
         """
-        request, status = admission.request, response.status
-        verdict = await self._classify(permits, request, response)
-        if verdict is None:
-            return False
-        permit = verdict.permit
-        match verdict.kind:
-            case Kind.ANSWER:
-                is_page = not _is_robotstxt(request)
-                is_good = status < 500 and is_page
-                if is_page:
-                    self._forbidden.note(host_of(request), status)
-                if is_good:
-                    self._proxies.note_answer(permit)
-                permit.answered(_latency(permit, request) if is_good else None, verdict.pause)
-            case Kind.SITE_REFUSES:
-                if (site := permits.site_permit) and permit is not site:
-                    site.answered(None)  # it is there, and no more is known
-                self._record_refusal(permit, admission, response, verdict)
-            case Kind.PAGE_REFUSED:
-                logger.debug(
-                    "%s was refused again (%s), though its site answers other requests: no other "
-                    "request waits for it.",
-                    request,
-                    response_status_message(status),
-                )
-                permit.answered(None)
-                self._decide(admission, status)
-            case Kind.PROXY_REFUSES:
-                record_proxy_refusal(permits, request)
-                if status in self._backoff_codes:
-                    self._decide(admission, status)
-        return verdict.kind is not Kind.ANSWER
-
-    async def _classify(
-        self, permits: PermitSet, request: Request, response: Response
-    ) -> Verdict | None:
-        """The verdict on a response; None: the request has no permit for what has responded."""
-        status, site, via = response.status, permits.site_permit, permits.of_kind(VIA)
+        request, status, site = admission.request, response.status, permits.site_permit
         is_refused = status in self._backoff_codes
         if status == PROXY_REFUSES and request.meta.get("proxy"):
-            if proxy := permits.of_kind("proxy") or via:
-                return Verdict(Kind.PROXY_REFUSES, proxy)
+            if record_proxy_refusal(permits, request):
+                if is_refused:
+                    self._decide(admission, status)
+                return True
             if not is_refused:
-                return None
+                return False
         if site is None:
-            return None
+            return False
         check = self._refusal_check
         found = check.refusal(request, response) if check is not None else None
         is_refused |= found is not None
-        pause = self._pause_asked(request, response, is_refused)
+        asked = self._pause_asked(request, response, is_refused)
+        pause = found or asked or 0.0
         if not is_refused:
-            return Verdict(Kind.ANSWER, site, pause or 0.0)
-        is_metered = found is not None or pause is not None or teaches_interval(status)
-        if site.refuses_pages and not (found or pause) and _answers_others(via or site, request):
-            return Verdict(Kind.PAGE_REFUSED, site)
-        permit = site
-        if via and not (found or pause) and not await self._proxies.add(site, via):
-            permit = via
-        return Verdict(Kind.SITE_REFUSES, permit, found or pause or 0.0, is_metered)
+            self._record_answer(site, request, status, pause)
+            return False
+        via = permits.of_kind(VIA)
+        if site.refuses_pages and not pause and _answers_others(via or site, request):
+            site.answered(None)
+            self._decide(admission, status)
+            logger.debug(
+                "%s was refused again (%s), though its site answers other requests: no other "
+                "request waits for it.",
+                request,
+                response_status_message(status),
+            )
+            return True
+        if via and not pause and not await self._proxies.add(site, via):
+            site.answered(None)  # it is there, and no more is known
+            self._record_refusal(via, admission, response, 0.0, is_metered=False)
+        else:
+            is_metered = found is not None or asked is not None or teaches_interval(status)
+            self._record_refusal(site, admission, response, pause, is_metered)
+        return True
+
+    def _record_answer(self, site: Permit, request: Request, status: int, pause: float) -> None:
+        is_page = not _is_robotstxt(request)
+        is_good = status < 500 and is_page
+        if is_page:
+            self._forbidden.note(host_of(request), status)
+        if is_good:
+            self._proxies.note_answer(site)
+        site.answered(_latency(site, request) if is_good else None, pause)
 
     def _pause_asked(self, request: Request, response: Response, is_refused: bool) -> float | None:
         """Seconds that the site asked for; None if it did not."""
@@ -237,10 +197,17 @@ class ResponseClassifier:
         return pause
 
     def _record_refusal(
-        self, permit: Permit, admission: Admission, response: Response, verdict: Verdict
+        self,
+        permit: Permit,
+        admission: Admission,
+        response: Response,
+        pause: float,
+        is_metered: bool,
     ) -> None:
+        """Note a refusal, which teaches an interval if it `is_metered`: it is not one that may be
+        about a broken page, or a proxy.
+        """
         request, status = admission.request, response.status
-        is_metered = verdict.is_metered and kind_of(permit.scope) != VIA  # only a site has one
         ignored: list[str] = []
         interval = quota_interval(_fields_of(response), ignored) if is_metered else 0.0
         self._ignored_pauses.warn(host_of(request), ignored)
@@ -250,7 +217,7 @@ class ResponseClassifier:
         finally:  # bad values of the project's must not hide the refusal
             cause = _refusal_text(request, status, most)
             known = status if 0 <= status <= MAX_STATUS else 0  # a site may answer any number
-            permit.refused(verdict.pause, cause, known, is_metered, interval)
+            permit.refused(pause, cause, known, is_metered, interval)
 
     def record_closing(self, site: Permit, admission: Admission) -> bool:
         """Note on the site's permit that it has closed the connection before any response. True if
@@ -281,11 +248,15 @@ def _fields_of(response: Response) -> Fields:
     return lambda name: [value.decode("latin-1") for value in headers.getlist(name)]
 
 
-def record_proxy_refusal(permits: PermitSet, request: Request) -> None:
-    """Note that a proxy did not let a request through, which says nothing of the site."""
-    if permit := permits.of_kind("proxy") or permits.of_kind(VIA):
+def record_proxy_refusal(permits: PermitSet, request: Request) -> bool:
+    """Note that a proxy did not let a request through, which says nothing of the site. False if the
+    request has no permit for it.
+    """
+    permit = permits.of_kind("proxy") or permits.of_kind(VIA)
+    if permit is not None:
         text = _refusal_text(request, PROXY_REFUSES, None)
         permit.refused(0.0, text, PROXY_REFUSES, is_metered=False)
+    return permit is not None
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:
