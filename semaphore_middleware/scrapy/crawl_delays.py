@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy.utils.datatypes import LocalCache
@@ -86,15 +85,9 @@ class CrawlDelays:
         if index is None or delay <= scopes.limits[index][1].least_interval:
             return scopes
         name, limit = scopes.limits[index]
-        delayed = (name, _with_delay(limit, delay))
+        delayed = (name, strictest(limit, Limit(limit.concurrency, delay)))
         limits = (*scopes.limits[:index], delayed, *scopes.limits[index + 1 :])
         return Scopes(limits, scopes.scope_names)
-
-
-@lru_cache(maxsize=1024)
-def _with_delay(limit: Limit, delay: float) -> Limit:
-    """The limit with the longer of both delays, and at least `delay` between two starts."""
-    return strictest(limit, Limit(limit.concurrency, delay))
 
 
 def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
