@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any, TypeAlias
@@ -125,7 +125,7 @@ class ScopeFinder:
         if not isinstance(skip, int | None):  # the text "False" would count as true
             raise not_allowed(skip, f"meta[{SKIP_KEY!r}]", "True or False")
         if given is not None:
-            names = _check_names(given, f"meta[{SCOPE_KEY!r}]", least=1)
+            names = _names_by(lambda: given, f"meta[{SCOPE_KEY!r}]", least=1)
         if skip:
             return NO_SCOPES
         if given is not None:
@@ -147,7 +147,9 @@ class ScopeFinder:
         for index, kind in enumerate(self._kinds):
             names: Iterable[str | None]
             if not isinstance(kind, str):
-                names = _call(kind, request)
+                function = getattr(kind, "__qualname__", None) or shown(kind)
+                where = f"{function} in SEMAPHORE_SCOPES"
+                names = _names_by(partial(kind, request), where, least=0)
             elif kind == "proxy":
                 names = (_proxy_of(request),)
             else:
@@ -249,37 +251,22 @@ def _scope_name(scope: str) -> str:
     return f"scope-{sha256(encoded(scope)).hexdigest()}"
 
 
-def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
-    """The names in a user's value. Raises `SettingsError`."""
-    if isinstance(given, str):
-        names: tuple[Any, ...] = (given,)
-    elif isinstance(given, Iterable) and not isinstance(given, bytes):
-        try:
+def _names_by(find: Callable[[], Any], where: str, least: int) -> tuple[str, ...]:
+    """The names that the user gives, by `find`. Raises `SettingsError`."""
+    try:
+        given = find()
+        if isinstance(given, str) or not isinstance(given, Iterable) or isinstance(given, bytes):
+            names: tuple[Any, ...] = (given,)
+        else:
             names = tuple(islice(given, MAX_NAMES + 1))
-        except FAILURES as error:
-            raise SettingsError(f"{where} raised {shown(error)}") from error
-    else:
-        names = (None,)
+    except FAILURES as error:
+        raise SettingsError(f"{where} raised {shown(error)}") from error
+    if given is None and least == 0:
+        return ()
     if not least <= len(names) <= MAX_NAMES or not all(map(is_scope, names)):
         cut = given[:MAX_SCOPE_CHARS] if isinstance(given, str) else given
         raise not_allowed(cut, where, ALLOWED_NAMES if least else f"None, {ALLOWED_NAMES}")
     return tuple(check_scope(name, where) for name in names)
-
-
-def _call(namer: Namer, request: Request) -> tuple[str, ...]:
-    where = f"{name_of_callable(namer)} in SEMAPHORE_SCOPES"
-    try:
-        given = namer(request)
-        return () if given is None else _check_names(given, where, least=0)
-    except SettingsError:
-        raise
-    except FAILURES as error:
-        raise SettingsError(f"{where} raised {shown(error)}") from error
-
-
-def name_of_callable(namer: object) -> str:
-    """A callable's name for messages."""
-    return getattr(namer, "__qualname__", None) or shown(namer)
 
 
 def _proxy_of(request: Request) -> str | None:
