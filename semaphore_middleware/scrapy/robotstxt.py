@@ -8,7 +8,7 @@ import logging
 import zlib
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 from weakref import WeakSet
@@ -72,6 +72,8 @@ class RobotsTxt:
     """The reason why the file is unreachable: a server error, or no answer. Empty: it was read."""
     failures: int = 0
     """Failed readings in a row, including this one."""
+    valid_until: float = field(default=0.0, compare=False)
+    """On this node's loop's clock."""
 
     @classmethod
     def of_body(cls, body: bytes, status: int) -> Self:
@@ -99,14 +101,6 @@ class RobotsTxt:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A robots.txt, valid until a time of the loop's clock."""
-
-    robotstxt: RobotsTxt
-    valid_until: float
-
-
 class SharedFiles:
     """The robots.txt files shared by all nodes in the server's cache.
 
@@ -118,7 +112,7 @@ class SharedFiles:
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
 
-    async def find_file(self, origin: str) -> Known | None:
+    async def find_file(self, origin: str) -> RobotsTxt | None:
         """The file of an origin, if a node has put it there and it is still valid."""
         await self._crawl.opened()
         packed, seconds = await self._crawl.semaphore.cache.get(name_of_file(origin)) or (b"", 0.0)
@@ -128,7 +122,7 @@ class SharedFiles:
         self._crawl.semaphore.emit(RobotsTxtReused)
         self.note_obeyed(origin, robotstxt)
         # At most a day, even if the server's clock was set back.
-        return Known(robotstxt, _now() + min(seconds, MAX_AGE_S))
+        return replace(robotstxt, valid_until=_now() + min(seconds, MAX_AGE_S))
 
     def note_obeyed(self, origin: str, robotstxt: RobotsTxt) -> None:
         """Notify observers of a file that this crawl obeys from now on."""
@@ -136,15 +130,14 @@ class SharedFiles:
             RobotsTxtObeyed, origin, robotstxt.status, robotstxt.problem, robotstxt.text
         )
 
-    def put_file(self, origin: str, known: Known) -> None:
+    def put_file(self, origin: str, robotstxt: RobotsTxt) -> None:
         """Share a file, unless it is too large. A failure does not replace a valid file."""
-        packed = known.robotstxt.pack()
+        packed = robotstxt.pack()
         if len(packed) <= MAX_SHARED_BYTES:
-            seconds = known.valid_until - _now()
-            is_file = not known.robotstxt.problem
+            name, seconds = name_of_file(origin), robotstxt.valid_until - _now()
             with suppress(ClosedError):
                 self._crawl.semaphore.cache.put(
-                    name_of_file(origin), packed, seconds, replace=is_file
+                    name, packed, seconds, replace=not robotstxt.problem
                 )
 
 
@@ -243,7 +236,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         """The parser for a request's site, after its robots.txt was read; None: all is allowed.
 
         Raises our own errors, such as `AcquireTimeoutError`, if they kept the file from being
-        fetched, and `ClosedError` if the spider is closing.
+        fetched, and `ClosedError` or `SpiderClosingError` if the spider is closing.
         """
         origin = origin_of(request)
         rules = self._rules.get(origin)
@@ -292,12 +285,12 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     async def _load(self, origin: str, request: Request) -> SiteRules:
         before = self._rules.get(origin)
         try:
-            known = await self._files.find_file(origin)
-            if known is None:
+            robotstxt = await self._files.find_file(origin)
+            if robotstxt is None:
                 failures = before.failures if before else 0
                 backoff = self._crawl.settings.backoff
                 reading = Reading(self.crawler, self._files, backoff, origin, failures, _now())
-                known = await reading.run(self.DOWNLOAD_PRIORITY)
+                robotstxt = await reading.run(self.DOWNLOAD_PRIORITY)
         except SemaphoreError:  # our own error, not a middleware's decision
             raise
         except IgnoreRequest as error:  # raised by a user's middleware: as in Scrapy
@@ -308,35 +301,35 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 error,
             )
             return SiteRules(None, _now() + MAX_AGE_S)
-        return await self._apply(origin, known, request, before)
+        return await self._apply(origin, robotstxt, request, before)
 
     async def _apply(
-        self, origin: str, known: Known, request: Request, before: SiteRules | None
+        self, origin: str, robotstxt: RobotsTxt, request: Request, before: SiteRules | None
     ) -> SiteRules:
         """The rules of a robots.txt. Logs a first failure to read it, and the end of failures."""
-        parser, problem = self._parse(known.robotstxt)
+        parser, problem = self._parse(robotstxt)
         if parser is not None:
             await self.crawler.signals.send_catch_log_async(
                 robots_parsed, robotparser=parser, request=request
             )
             if before is not None and before.failures:
                 logger.info("The robots.txt of %s can be read again.", origin)
-            return SiteRules(parser, known.valid_until)
+            return SiteRules(parser, robotstxt.valid_until)
         if before is None or not before.failures:
             most = self._crawl.settings.backoff.most
-            is_refused = known.robotstxt.status == TOO_MANY_REQUESTS
+            is_refused = robotstxt.status == TOO_MANY_REQUESTS
             logger.warning(
                 "The robots.txt of %s cannot be read (%s). Until it can be, requests there are %s "
                 "(SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is requested again after %g s%s.",
                 origin,
                 problem,
                 "allowed" if self._allows_unreachable else "forbidden",
-                round(known.valid_until - _now(), 1),
+                round(robotstxt.valid_until - _now(), 1),
                 "" if is_refused else f", then at longer intervals, up to {most:g} s",
             )
-        failures = max(1, known.robotstxt.failures)
+        failures = max(1, robotstxt.failures)
         parser = None if self._allows_unreachable else self._parser_of_unreadable
-        return SiteRules(parser, known.valid_until, failures)
+        return SiteRules(parser, robotstxt.valid_until, failures)
 
     def _parse(self, robotstxt: RobotsTxt) -> tuple[RobotParser | None, str]:
         """The file's parser, or None and the reason."""
@@ -372,10 +365,10 @@ class Reading:
     """Bytes of the present response read so far."""
     has_begun: bool = False
     """True once any bytes were read."""
-    found: Known | None = None
+    found: RobotsTxt | None = None
     """The file, if another node has put it into the cache meanwhile."""
 
-    async def run(self, priority: int) -> Known:
+    async def run(self, priority: int) -> RobotsTxt:
         """Download the file, and count it in Scrapy's stats. Runs in the task of a waiting
         request's `fetch`.
 
@@ -400,13 +393,13 @@ class Reading:
                 return self.found
             count("robotstxt/response_count")
             count(f"robotstxt/response_status_count/{response.status}")
-            robotstxt = self.robotstxt_in(response)
+            robotstxt = self.result_of(response)
             _warn_of_unread(self.origin, response)
             is_cached = "cached" in response.flags
         count("robotstxt/request_count")
         if not is_cached:
             self.files.note_obeyed(self.origin, robotstxt)
-        return self.known(robotstxt)
+        return robotstxt
 
     async def _follow(self, priority: int) -> Response:
         """The response after at most `MAX_REDIRECTS` redirects."""
@@ -446,7 +439,7 @@ class Reading:
         self.found = await self.files.find_file(self.origin)
         if self.found is None:
             return None
-        return Response(request.url, body=self.found.robotstxt.text, flags=["cached"])
+        return Response(request.url, body=self.found.text, flags=["cached"])
 
     def received(self, response: Response) -> Response:
         """The response for other middlewares: without its body if the status alone decides, as it
@@ -463,34 +456,43 @@ class Reading:
     def on_response(self, response: Response) -> None:
         """Share the file, unless the response is a redirect or comes from the HTTP cache."""
         if self.target_of(response) is None and "cached" not in response.flags:
-            self.files.put_file(self.origin, self.known(self.robotstxt_in(response)))
+            self.files.put_file(self.origin, self.result_of(response))
 
     def target_of(self, response: Response) -> str | None:
-        """The target of the response's redirect; None if it is the last one of this reading."""
-        return _target_of(response) if self.redirects_left else None
+        """The target of the response's redirect, if it is HTTP; None if the response is the last
+        one of this reading.
+        """
+        location = response.headers.get(b"Location")
+        is_redirect = response.status in (301, 302, 303, 307, 308)
+        if not (self.redirects_left and is_redirect and location):
+            return None
+        try:
+            target = urljoin(response.url, safe_url_string(location))
+            return target if urlsplit(target).scheme in ("http", "https") else None
+        except ValueError:
+            return None
 
-    def robotstxt_in(self, response: Response) -> RobotsTxt:
-        """The robots.txt in the last response: a file, no file, or a problem."""
-        status = response.status
+    def result_of(self, response: Response) -> RobotsTxt:
+        """The result of this reading by its last response: a file, no file, or a problem. A file is
+        valid for a day after the reading began.
+        """
+        status, until = response.status, self.begun + MAX_AGE_S
         if 200 <= status < 300:
-            return RobotsTxt.of_body(response.body, status)
+            return replace(RobotsTxt.of_body(response.body, status), valid_until=until)
+        if status == TOO_MANY_REQUESTS:
+            return self.failed(response_status_message(status), status, REFUSED_AGE_S)
         # A redirect here is one too many, or has no target.
-        if 300 <= status < 500 and status != TOO_MANY_REQUESTS:
-            return RobotsTxt(status=status)
+        if 300 <= status < 500:
+            return RobotsTxt(status=status, valid_until=until)
         return self.failed(response_status_message(status), status)
 
-    def failed(self, problem: str, status: int = 0) -> RobotsTxt:
-        """The robots.txt after a failed reading, for this reason."""
-        return RobotsTxt(status=status, problem=problem, failures=self.failures + 1)
-
-    def known(self, robotstxt: RobotsTxt) -> Known:
-        """The result of this reading. A file is valid for a day after the reading began."""
-        if not robotstxt.problem:
-            return Known(robotstxt, self.begun + MAX_AGE_S)
-        if robotstxt.status == TOO_MANY_REQUESTS:
-            return Known(robotstxt, _now() + REFUSED_AGE_S)
-        doublings = min(robotstxt.failures - 1, 60)
-        return Known(robotstxt, _now() + min(self.backoff.start * 2**doublings, self.backoff.most))
+    def failed(self, problem: str, status: int = 0, seconds: float | None = None) -> RobotsTxt:
+        """The result of a failed reading, for this reason, valid for so many seconds. By default
+        they double with each failure in a row.
+        """
+        if seconds is None:
+            seconds = min(self.backoff.start * 2 ** min(self.failures, 60), self.backoff.most)
+        return RobotsTxt(b"", status, problem, self.failures + 1, _now() + seconds)
 
 
 def _warn_of_unread(origin: str, response: Response) -> None:
@@ -509,18 +511,6 @@ def _warn_of_unread(origin: str, response: Response) -> None:
             "UTF-8 do not count.",
             origin,
         )
-
-
-def _target_of(response: Response) -> str | None:
-    """The target of a response's redirect; None without one, or if it is not HTTP."""
-    location = response.headers.get(b"Location")
-    if response.status not in (301, 302, 303, 307, 308) or not location:
-        return None
-    try:
-        target = urljoin(response.url, safe_url_string(location))
-        return target if urlsplit(target).scheme in ("http", "https") else None
-    except ValueError:
-        return None
 
 
 def text_of(error: Exception) -> str:

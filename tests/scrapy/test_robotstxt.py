@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from semaphore_middleware import Limit
 from semaphore_middleware.scrapy import crawl_delays
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
-from semaphore_middleware.scrapy.robotstxt import MAX_BYTES, Known, RobotsTxt, SharedFiles
+from semaphore_middleware.scrapy.robotstxt import MAX_BYTES, RobotsTxt, SharedFiles
 from semaphore_middleware.scrapy.scopes import Scopes
 from tests.support.crawls import Crawl, Log, Patch, pages, waiting
 from tests.support.nodes import eventually
@@ -272,12 +273,12 @@ async def test_a_failure_does_not_replace_a_valid_file(server: RedisServer, site
 
     async def kept(*robotstxts: RobotsTxt) -> RobotsTxt:
         for robotstxt in robotstxts:
-            files.put_file("http://a", Known(robotstxt, until))
+            files.put_file("http://a", replace(robotstxt, valid_until=until))
         await eventually(lambda: files.find_file("http://a"))
         known = await files.find_file("http://a")
         assert known is not None
         assert until - 60 < known.valid_until <= until + 1
-        return known.robotstxt
+        return known
 
     assert await kept(failure) == failure
     assert await kept(file, failure) == file
