@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import NotConfigured
+from scrapy.utils.response import response_status_message
 
 from semaphore_middleware.scrapy.crawl import crawl_of
+from semaphore_middleware.scrapy.downloads import copy_for_scheduler
 from semaphore_middleware.scrapy.settings import is_enabled
 
 if TYPE_CHECKING:
@@ -58,17 +62,31 @@ class SemaphoreMiddleware:
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
         """Give the permits back: the middlewares that get the response next may request the same
-        site. Returns a copy of the request for a later retry if the site refused it.
+        site. Returns a copy of the request for a later retry if the site refused it and a retry is
+        allowed.
         """
-        return self._downloads.end(request, response)
+        admission = self._downloads.give_back(request)
+        reason = response_status_message(response.status)
+        retry = self._downloads.retries.make(admission, reason) if admission is not None else None
+        if retry is None:
+            return response
+        # The response goes to no other middleware, so these two get it here.
+        if stats := self._crawler.get_downloader_middleware(DownloaderStats):
+            stats.process_response(request, response)
+        if cookies := self._crawler.get_downloader_middleware(CookiesMiddleware):
+            cookies.process_response(request, response)
+        return retry
 
-    def process_exception(
-        self,
-        request: Request,
-        exception: Exception,
-    ) -> Request | None:
+    def process_exception(self, request: Request, exception: Exception) -> Request | None:
         """Give the permits back, unless the transfer is still under way. Returns a copy of the
-        request for a later retry if no site responds to this node, or if its site has refused the
-        request by closing the connection.
+        request for a later retry, which does not count as one of Scrapy's, if no site responds to
+        this node, or if its site has refused the request by closing the connection.
         """
-        return self._downloads.end_failed(request, exception)
+        downloads = self._downloads
+        admission = downloads.give_back(request)
+        if admission is None or request.meta.get("dont_retry") or downloads.closing.has_begun:
+            return None
+        if admission.is_nodes_fault and downloads.retries.are_enabled:
+            return copy_for_scheduler(request)
+        is_refused = admission.retries_most is not None
+        return downloads.retries.make(admission, exception) if is_refused else None

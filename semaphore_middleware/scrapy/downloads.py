@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ReferenceType, ref
 
 from scrapy import Request, signals
-from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
-from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
-from scrapy.utils.response import response_status_message
 from twisted.python.failure import Failure
 
 from semaphore_middleware.core.permit import PermitSet
@@ -134,10 +131,10 @@ class Downloads:
         self.admissions = Admissions(self._scopes, settings.concurrent_requests, engine.wake_soon)
         function = settings.backoff_when
         refusal_check = RefusalCheck(function, crawler) if function else None
-        self._retries = Retries(crawler, settings.backoff_times)
+        self.retries = Retries(crawler, settings.backoff_times)
         proxies = RefusedProxies(lambda: semaphore.cache)
         self._responses = ResponseClassifier(
-            settings.backoff_codes, refusal_check, self._retries, proxies
+            settings.backoff_codes, refusal_check, self.retries, proxies
         )
         self._network = Network(settings.backoff, semaphore.emit, self._probe)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
@@ -198,7 +195,7 @@ class Downloads:
                 self.admissions.leave_fetch(admission)
             if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
                 # The closing spider refused a request that a middleware made for this one.
-                result = _copy_for_scheduler(request) if admission.is_scheduled else result
+                result = copy_for_scheduler(request) if admission.is_scheduled else result
         forget_refusals(request)
         if isinstance(result, Request):
             if result.meta.get("dont_retry") == GIVEN_UP:  # a middleware's copy, given up
@@ -415,34 +412,6 @@ class Downloads:
             self.admissions.move(admission, OVER)
         return admission
 
-    def end_failed(self, request: Request, error: Exception) -> Request | None:
-        """End a request without a response. If that was this node's fault, or a refusal, returns a
-        copy of the request for a later retry, which does not count as one of Scrapy's.
-        """
-        admission = self.give_back(request)
-        if admission is None or request.meta.get("dont_retry") or self.closing.has_begun:
-            return None
-        if admission.is_nodes_fault and self._retries.are_enabled:
-            return _copy_for_scheduler(request)
-        is_refused = admission.retries_most is not None
-        return self._retries.make(admission, error) if is_refused else None
-
-    def end(self, request: Request, response: Response) -> Response | Request:
-        """End a request by its response. Returns a copy of the request for a later retry if the
-        site has refused it and a retry is allowed.
-        """
-        admission = self.give_back(request)
-        reason = response_status_message(response.status)
-        retry = self._retries.make(admission, reason) if admission is not None else None
-        if retry is None:
-            return response
-        # The response goes to no other middleware, so these two get it here.
-        if stats := self._crawler.get_downloader_middleware(DownloaderStats):
-            stats.process_response(request, response)
-        if cookies := self._crawler.get_downloader_middleware(CookiesMiddleware):
-            cookies.process_response(request, response)
-        return retry
-
     def return_to_scheduler(self, request: Request, reason: str = "") -> Request:
         """A copy of a request, for the scheduler to keep.
 
@@ -451,7 +420,7 @@ class Downloads:
         admission = self.admissions.admission_of(request)
         if admission is not None and not admission.is_scheduled:
             raise self.closing.refusal(admission, reason)
-        return _copy_for_scheduler(request)
+        return copy_for_scheduler(request)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._crawl_delays.record(robotparser, request):
@@ -492,5 +461,6 @@ class Downloads:
             self._engine.count_waiting_for_spiders()
 
 
-def _copy_for_scheduler(request: Request) -> Request:
+def copy_for_scheduler(request: Request) -> Request:
+    """A copy of a request that passes the dupefilter."""
     return request.replace(dont_filter=True)

@@ -78,7 +78,13 @@ class Retries:
                     request.meta["dont_retry"] = GIVEN_UP
                 return None, f"As {handled_by} has {status}, your callback gets it at once."
             if status in SCRAPYS_CODES - scrapys:
-                self._warn_of_list_without(status)
+                if status not in self._warned_of:
+                    self._warned_of.add(status)
+                    logger.warning(
+                        "%d is not in your RETRY_HTTP_CODES: these pages are not retried. Add it "
+                        "there, or to handle_httpstatus_list if you handle these pages yourself.",
+                        status,
+                    )
                 return None, (
                     "The add-on does not retry it; your own middlewares and callback get it: "
                     f"{status} is not in RETRY_HTTP_CODES."
@@ -117,15 +123,6 @@ class Retries:
             return f"the spider's {name}" if _has(codes, status) else None
         allowed = settings.getlist("HTTPERROR_ALLOWED_CODES")
         return "HTTPERROR_ALLOWED_CODES" if status in allowed else None
-
-    def _warn_of_list_without(self, status: int) -> None:
-        if status not in self._warned_of:
-            self._warned_of.add(status)
-            logger.warning(
-                "%d is not in your RETRY_HTTP_CODES: these pages are not retried. Add it there, "
-                "or to handle_httpstatus_list if you handle these pages yourself.",
-                status,
-            )
 
     def make(self, admission: Admission, reason: str | Exception) -> Request | None:
         """A copy of a refused request, for a later retry; None if its site has not refused it, or
