@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.permit import PermitSet
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, ScopeNames, Scopes, names_in
 
 if TYPE_CHECKING:
     from scrapy import Request
+
+    from semaphore_middleware.scrapy.slots import OpenSlot
 
 MAX_WAITING = 1000
 """The most requests from the scheduler that wait here: otherwise their number would grow with that
@@ -123,16 +125,6 @@ class ScopeUsage:
                 self.waiting += change
 
 
-class ScrapySlot(Protocol):
-    """A slot of Scrapy's downloader."""
-
-    active: set[Request]
-    """The requests in it."""
-
-    def enter(self, request: Request, scopes: Scopes) -> None:
-        """Note a request that asks for permits, with its scopes, until it is no longer active."""
-
-
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Admission:
     """One request in the downloader. Only `Admissions` changes its state and its permits."""
@@ -152,7 +144,7 @@ class Admission:
     """While it waits for a slot of CONCURRENT_REQUESTS: done when it gets one. None if it has
     stopped waiting without one.
     """
-    scrapy_slot: ScrapySlot | None = None
+    scrapy_slot: OpenSlot | None = None
     """Its slot in Scrapy's downloader, once it has asked for permits."""
     needs: frozenset[Admission] = frozenset()
     """Requests it waits for, such as its robots.txt."""
@@ -170,12 +162,10 @@ class Admission:
     """It got no response, as no site responds to this node."""
     has_headers: bool = False
     """It has got the headers of a response."""
-    has_fetch: bool = True
-    """False if its `fetch` does not call `leave_fetch`: it was cancelled, or began before the
-    downloader was wrapped.
-    """
     has_left: bool = False
-    """Its `fetch` is over; it may still be on the wire."""
+    """Its `fetch` is over, or will not call `leave_fetch`: it was cancelled, or began before the
+    downloader was wrapped. It may still be on the wire.
+    """
 
     def __repr__(self) -> str:
         return f"<Admission of {self.request}: {self.state.value}>"
@@ -321,7 +311,7 @@ class Admissions:
             self._take_slot(admission)
         elif state is not ASKING:
             self._leave_slot(admission)
-        if admission.has_left:
+        if state is OVER and admission.has_left:
             self._forget(admission)
 
     def _take_slot(self, admission: Admission) -> None:
@@ -364,7 +354,7 @@ class Admissions:
             self._leave_usages(admission)
             self._set_scopes(admission, scopes)
 
-    def enter_slot(self, admission: Admission, slot: ScrapySlot) -> None:
+    def enter_slot(self, admission: Admission, slot: OpenSlot) -> None:
         """Put a request that asks for permits into its slot in Scrapy's downloader."""
         if admission.scrapy_slot not in (slot, None):
             self._leave_scrapy_slot(admission)

@@ -32,8 +32,6 @@ from semaphore_middleware.scrapy.admission import (
     SHARED_KEY,
     Admission,
     Admissions,
-    ScrapySlot,
-    State,
 )
 from semaphore_middleware.scrapy.closing import Closing, current_page
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
@@ -71,6 +69,7 @@ if TYPE_CHECKING:
 
     from semaphore_middleware.core.semaphore import FairSemaphore
     from semaphore_middleware.scrapy.settings import SemaphoreSettings
+    from semaphore_middleware.scrapy.slots import OpenSlot
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +125,7 @@ class Downloads:
         """Waits until the semaphore is open, or cannot be opened."""
         self._downloader: Downloader | None = None
         """The downloader wrapped by `wrap_transfers`."""
-        self.slot_of: Callable[[Request], ScrapySlot] | None = None
+        self.slot_of: Callable[[Request], OpenSlot] | None = None
         """Finds a request's slot in the add-on's downloader."""
         self.admissions = Admissions(self._scopes, settings.concurrent_requests, engine.wake_soon)
         function = settings.backoff_when
@@ -212,9 +211,10 @@ class Downloads:
         `SpiderClosingError` if the request bypassed it. Raises `AcquireTimeoutError`,
         `HostDownError`, `NotAllowedError`.
         """
-        has_fetch = self.admissions.admission_of(request) is not None
-        admission = self.admissions.enter_fetch(request)
-        admission.has_fetch &= has_fetch
+        admission = self.admissions.admission_of(request)
+        if admission is None:
+            admission = self.admissions.enter_fetch(request)
+            admission.has_left = True
         if admission.state in (ANSWERED, OVER):  # a middleware fetches it once more
             self.admissions.move(admission, ASKING)
         if admission.state is not ASKING:
@@ -225,10 +225,10 @@ class Downloads:
         try:
             response = await self._admit(admission)
             if response is not None:
-                self._move_on(admission, OVER)
+                self.admissions.move(admission, OVER)
             return response
         except BaseException as error:
-            self._move_on(admission, OVER)
+            self.admissions.move(admission, OVER)
             if isinstance(error, SettingsError):
                 logger.error("%s: %s", request, error)
                 raise NotAllowedError(f"{request}: {error}") from None  # Scrapy logs no traceback
@@ -357,13 +357,7 @@ class Downloads:
             permits.received(status, size)
             if is_try:
                 self._network.end_try()
-            self._move_on(admission, ending)
-
-    def _move_on(self, admission: Admission, ending: State) -> None:
-        """Record that a request no longer waits, or that its transfer is over."""
-        self.admissions.move(admission, ending)
-        if not admission.has_fetch:
-            self.admissions.leave_fetch(admission)
+            self.admissions.move(admission, ending)
 
     async def _note_failure(
         self, permits: PermitSet, admission: Admission, error: Exception, is_try: bool

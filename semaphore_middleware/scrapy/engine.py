@@ -8,10 +8,10 @@ import math
 import sys
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
+from collections.abc import Awaitable, Callable, Iterator, Sized
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
@@ -43,16 +43,6 @@ CLOSES = "_semaphore_closes_when_opened"
 T = TypeVar("T")
 
 _spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionary()
-
-
-class Slots(Protocol):
-    """The interface that a `DownloaderAwarePriorityQueue` uses to find its slots."""
-
-    def get_slot_key(self, request: Request) -> str:
-        """The slot of a request."""
-
-    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
-        """The load and the name of each slot open to the queue."""
 
 
 class RobotsTxtUnreadableError(IgnoreRequest):
@@ -297,12 +287,12 @@ def log_interval(crawler: Crawler) -> float:
     return extension.interval if extension is not None else 0.0
 
 
-def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, slots: Slots) -> None:
-    """Make a queue pass over saturated scopes.
+def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, slots: Any) -> None:
+    """Make a queue pass over saturated scopes: `slots` leaves them out in its method `stats`.
 
     Private: `_downloader_interface`, from which the queue gets the load of each slot.
     """
-    queue._downloader_interface = slots  # type: ignore[assignment]
+    queue._downloader_interface = slots
 
 
 @contextmanager
@@ -376,10 +366,5 @@ def end_crawl(error: Exception, crawler: Crawler) -> NoReturn:
     except RuntimeError:  # no running loop: a reactor that is not asyncio's
         task = None
     if task is not None:
-        task.add_done_callback(_mark_retrieved)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
     raise error
-
-
-def _mark_retrieved(task: asyncio.Task[object]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -136,9 +136,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
     # For schedulers that keep only a part of their requests here --------------------------------
 
     def site_of(self, request: Request) -> str:
-        """A name for the request's scope, the same on all nodes. Scopes may be any text; names are
-        short and printable.
-        """
+        """A name for the request's scope, the same on all nodes: short and printable."""
         return self.get_slot_key(request)
 
     def is_full(self, site: str) -> bool:
