@@ -82,6 +82,7 @@ async def test_a_bad_value_in_a_request_fails_it_alone(
     await crawl_past(server, site, bad)
     lines = errors(caplog)
     assert len(lines) == len(bad)
+    assert all(line.startswith(f"<GET {site.url('/page/bad/')}") for line in lines)
     assert all(door in line and ("allowed is" in line or "raised" in line) for line in lines)
 
 

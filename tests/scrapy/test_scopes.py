@@ -122,7 +122,7 @@ def test_a_request_s_scope_is_its_host_unless_its_meta_names_one() -> None:
 
 @pytest.mark.parametrize(("meta", "said"), BAD)
 def test_meta_that_is_not_allowed_fails_the_request(meta: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=f"^<GET http://a/>: .*{re.escape(said)}"):
+    with pytest.raises(SettingsError, match=re.escape(said)):
         finder("host").find_scopes(Request("http://a/", meta=meta))
 
 
