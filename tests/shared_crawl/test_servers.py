@@ -19,7 +19,7 @@ async def test_shared_crawls_of_all_masters_are_listed() -> None:
         names = [f"crawl-{number}" for number in range(9)]
         crawls = [CrawlClient(CrawlSettings(cluster.url, name, "node")) for name in names]
         ports = {(await crawl.link.open()).address.port for crawl in crawls}
-        assert ports == {node.tcp_port for node in cluster.masters}
+        assert ports == {node.tcp_port for node in cluster.nodes}
         for crawl in crawls:
             await crawl.join()
         for url in (cluster.url, f"redis://{cluster.nodes[0].address}"):

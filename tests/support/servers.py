@@ -279,37 +279,29 @@ class ClusterServer(RedisServer):
     silence the others take it for dead.
     """
 
-    def __init__(self, silence_s: float = TIMEOUT_S) -> None:
+    def __init__(self) -> None:
         port = free_port(PORTS[: len(PORTS) // 2], BUS)
-        timeout = ("--cluster-node-timeout", f"{1000 * silence_s:.0f}")
-        enabled = ("--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0", *timeout)
-        super().__init__(*enabled, tcp_port=port, started_empty=False)
+        timeout = ("--cluster-node-timeout", f"{1000 * TIMEOUT_S:.0f}")
+        super().__init__("--cluster-enabled", "yes", *timeout, tcp_port=port, started_empty=False)
 
 
 class Cluster(Removable):
-    """Masters that share the slots of a cluster; with `guarded`, the owner of that slot has a
-    replica, which is the last of the nodes, and soon replaces it if it dies.
-    """
+    """Three masters that share the slots of a cluster."""
 
-    def __init__(self, masters: int = 3, guarded: int | None = None) -> None:
-        silence_s = TIMEOUT_S if guarded is None else 1.0
-        self.masters = [ClusterServer(silence_s) for _ in range(masters)]
-        self._replicas = [ClusterServer(silence_s)] if guarded is not None else []
-        self._guarded = guarded
-        self.nodes = self.masters + self._replicas
+    def __init__(self) -> None:
+        self.nodes = [ClusterServer() for _ in range(3)]
 
     def start(self) -> Self:
         for node in self.nodes:
             node.start()
         for node in self.nodes[1:]:
             self.say(node, "MEET", "127.0.0.1", self.nodes[0].tcp_port)
-        each = -(-SLOTS // len(self.masters))
-        for number, node in enumerate(self.masters):
+        each = -(-SLOTS // len(self.nodes))
+        for number, node in enumerate(self.nodes):
             self.say(node, "ADDSLOTS", *range(number * each, min(SLOTS, (number + 1) * each)))
         wait_until(lambda: all(self._knows_all(node) for node in self.nodes))
-        for node in self._replicas:
-            self.say(node, "REPLICATE", self.id_of(self.master))
-        wait_until(lambda: all(self._is_ready(node) for node in self.nodes))
+        is_ok = "cluster_state:ok"
+        wait_until(lambda: all(is_ok in self.say(one, "INFO").decode() for one in self.nodes))
         return self
 
     def remove(self) -> None:
@@ -328,15 +320,8 @@ class Cluster(Removable):
     def id_of(self, node: RedisServer) -> str:
         return str(self.say(node, "MYID").decode())
 
-    @property
-    def master(self) -> RedisServer:
-        """The owner of the guarded slot."""
-        assert self._guarded is not None
-        return self.owner(self._guarded)
-
     def owner(self, slot: int) -> RedisServer:
-        asked = next(node for node in reversed(self.nodes) if node.is_running)
-        for first, last, (_, port, *_), *_ in self.say(asked, "SLOTS"):
+        for first, last, (_, port, *_), *_ in self.say(self.nodes[0], "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.tcp_port == port)
         raise LookupError(slot)
@@ -370,15 +355,6 @@ class Cluster(Removable):
         knows_nodes = len(lines) == len(self.nodes) and not any("handshake" in one for one in lines)
         return knows_slots and knows_nodes
 
-    def _is_ready(self, node: RedisServer) -> bool:
-        is_ok = "cluster_state:ok" in self.say(node, "INFO").decode()
-        replicas = self.say(node, "NODES").decode().count("slave")
-        if not is_ok or replicas != len(self._replicas):
-            return False
-        with node.client() as client:  # a replica that has no data is never promoted
-            client.response_callbacks.clear()
-            return "master_link_status:down" not in client.execute_command("INFO").decode()
-
 
 class SentinelServer(RedisServer):
     """A sentinel on a loopback port; it watches nothing at first."""
@@ -410,40 +386,6 @@ class SentinelServer(RedisServer):
 
 def url_of(sentinels: Sequence[SentinelServer]) -> str:
     return f"redis+sentinel://{','.join(one.address for one in sentinels)}/mymaster"
-
-
-class Watched(Removable):
-    """A master, a replica, and three sentinels that watch them, and soon replace a dead master."""
-
-    def __init__(self) -> None:
-        self.master = RedisServer(tcp_port=free_port(), started_empty=False)
-        of_master = ("--replicaof", "127.0.0.1", str(self.master.tcp_port))
-        self.replica = RedisServer(*of_master, tcp_port=free_port(), started_empty=False)
-        self.sentinels = [SentinelServer() for _ in range(3)]
-
-    def start(self) -> Self:
-        for server in (self.master, self.replica, *self.sentinels):
-            server.start()
-        wait_until(lambda: _says("master_link_status:up", self.replica))
-        for sentinel in self.sentinels:
-            sentinel.watch(self.master.tcp_port, down_after_milliseconds=300, failover_timeout=3000)
-        know_all = f"status=ok,address={self.master.address},slaves=1,sentinels=3"
-        wait_until(lambda: all(_says(know_all, one) for one in self.sentinels))
-        return self
-
-    def remove(self) -> None:
-        for server in (self.master, self.replica, *self.sentinels):
-            server.remove()
-
-    @property
-    def url(self) -> str:
-        return url_of(self.sentinels)
-
-
-def _says(what: str, server: RedisServer) -> bool:
-    with server.client() as client:
-        client.response_callbacks.clear()  # as text
-        return what in client.execute_command("INFO").decode()
 
 
 def wait_until(happened: Callable[[], object]) -> None:
