@@ -27,6 +27,22 @@ async def test_tries_that_a_site_refuses(server: RedisServer, site: Site) -> Non
     assert (done.requests, done.server_errors, done.silent) == (2, 2, 0)
 
 
+async def test_answers_by_their_class_and_the_robots_txt_of_each_node(
+    server: RedisServer, site: Site
+) -> None:
+    paths = ("/redirect/page/", "/status/404", "/forbidden")
+    requests = [Request(site.url(path)) for path in paths]
+    for _ in range(2):  # the second node finds the file in the server's cache
+        await Crawl(server, *requests, ROBOTSTXT_OBEY=True).finished()
+    done = await history(server)
+    assert (done.ok, done.redirected, done.client_errors) == (3, 2, 2)  # one is the robots.txt
+    async with Admin(server.url) as admin:
+        (file,) = (await read_history(admin, HOST, 3600)).robotstxt
+    assert (file.origin, file.status) == (site.url(""), 200)
+    assert file.text == site.robots
+    assert file.at < file.last
+
+
 @both
 async def test_a_request_without_a_response(server: RedisServer, site: Site, by: By) -> None:
     crawl = await crawl_with_a_cancelled_fetch(server, site, "/never", by)
