@@ -17,12 +17,8 @@ SEMAPHORE, FRONTIER = "steindamm", "scrapy-redis"
 """Their distributions."""
 
 
-def is_installed(name: str) -> bool:
-    return find_spec(name.replace("-", "_")) is not None
-
-
 def check_installed(name: str) -> None:
-    if not is_installed(name):
+    if find_spec(name.replace("-", "_")) is None:
         sys.exit(f"{name} is not installed; `make bench` does that")
 
 

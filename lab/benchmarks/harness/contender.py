@@ -1,14 +1,10 @@
 """A semaphore that is compared with others: how its clients join, ask and give back.
 
-This project's is here, and yardsticks: the least that a client must do.
+This project's is here, and a yardstick: the least that a client must do.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -125,41 +121,7 @@ async def _our_node(place: Place, clients: int) -> AsyncIterator[Sequence[Client
 OURS = Contender("ours", _our_node)
 
 
-# Yardsticks -------------------------------------------------------------------------------------
-
-
-class AskingAgain(WithRedis):
-    """A sorted set of holders by the time at which they asked: who is refused asks again.
-
-    So has Josiah L. Carlson, Redis in Action (Manning, 2013), in 6.3.1.
-    """
-
-    def __init__(self, place: Place, pause_s: float) -> None:
-        super().__init__(place)
-        self._pause_s = pause_s
-        self._id = ""
-
-    async def acquire(self) -> None:
-        while True:
-            if await self._attempt():
-                return
-            # Varied, or all who were refused ask at once.
-            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
-
-    async def _attempt(self) -> bool:
-        key, now, self._id = self.place.scope, time.time(), secrets.token_hex(8)
-        async with self.redis.pipeline() as pipe:
-            pipe.zremrangebyscore(key, "-inf", now - self.place.lease)
-            pipe.zadd(key, {self._id: now})
-            pipe.zrank(key, self._id)
-            *_, rank = await pipe.execute()
-        if rank is not None and rank < self.place.limit:
-            return True
-        await self.release()
-        return False
-
-    async def release(self) -> None:
-        await self.redis.zrem(self.place.scope, self._id)
+# A yardstick ------------------------------------------------------------------------------------
 
 
 class Publish(Client):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
+import time
 from typing import Any, Self
 
 from redis.asyncio import Redis
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.utils.httpobj import urlparse_cached
-
-from lab.benchmarks.harness.contender import AskingAgain, Place
 
 PAUSE_S = 0.1  # until one asks again
 
@@ -73,26 +74,41 @@ class OneCall(Middleware):
 
 
 class Again(Middleware):
-    """Asks again and again, by a client for each request that is open or waits."""
+    """A sorted set of holders by the time at which they asked: who is refused asks again.
+
+    So has Josiah L. Carlson, Redis in Action (Manning, 2013), in 6.3.1.
+    """
+
+    KEY, LEASE_S = "asking-again", 10.0  # until a holder counts as dead
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        path, limit = crawler.settings["BENCHMARK_SERVER"], crawler.settings["BENCHMARK_LIMIT"]
-        self._place = Place(path, "asking-again", limit)
-        self._idle: list[AskingAgain] = []
-        self._clients: dict[Request, AskingAgain] = {}
+        self._redis: Any = Redis(unix_socket_path=crawler.settings["BENCHMARK_SERVER"])
+        self._limit = crawler.settings.getint("BENCHMARK_LIMIT")
+        self._names: dict[Request, str] = {}
         self._leaving: set[asyncio.Future[Any]] = set()
 
     async def process_request(self, request: Request) -> None:
-        client = self._idle.pop() if self._idle else AskingAgain(self._place, PAUSE_S)
-        self._clients[request] = client  # from now on, or what waits would be garbage
-        await client.acquire()
+        self._names[request] = name = secrets.token_hex(8)
+        while True:
+            if await self._attempt(name):
+                return
+            # Varied, or all who were refused ask at once.
+            await asyncio.sleep(PAUSE_S * random.uniform(0.5, 1.5))
+
+    async def _attempt(self, name: str) -> bool:
+        now = time.time()
+        async with self._redis.pipeline() as pipe:
+            pipe.zremrangebyscore(self.KEY, "-inf", now - self.LEASE_S)
+            pipe.zadd(self.KEY, {name: now})
+            pipe.zrank(self.KEY, name)
+            *_, rank = await pipe.execute()
+        if rank is not None and rank < self._limit:
+            return True
+        await self._redis.zrem(self.KEY, name)
+        return False
 
     def left(self, request: Request) -> None:
-        leaving = asyncio.ensure_future(self._leave(self._clients.pop(request)))
+        leaving = asyncio.ensure_future(self._redis.zrem(self.KEY, self._names.pop(request)))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
-
-    async def _leave(self, client: AskingAgain) -> None:
-        await client.release()
-        self._idle.append(client)
