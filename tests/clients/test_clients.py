@@ -161,7 +161,7 @@ async def test_a_request_waits_for_its_permit_as_long_as_it_says(
     server: RedisServer, site: Site, opened: Opens
 ) -> None:
     async with (
-        FairSemaphore(server.url, lease=ENDLESS_S) as other,
+        FairSemaphore(server.url) as other,
         opened(server, timeout=0.05) as get,
     ):
         async with other.permit(HOST, 1):
@@ -223,7 +223,7 @@ async def test_a_cancelled_request_gives_its_permit_back(server: RedisServer, si
 async def test_a_stream_of_httpx_holds_its_permit_until_it_is_closed(
     server: RedisServer, site: Site
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S, reuse_window=0) as semaphore:
+    async with FairSemaphore(server.url, reuse_window=0) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 1)
         async with httpx.AsyncClient(transport=transport) as client:
             async with client.stream("GET", site.url("/half/")) as response:
@@ -272,7 +272,7 @@ async def test_scopes_are_written_as_crawls_write_them_and_a_read_response_is_on
         (permit,) = semaphore.permits()
         return httpx.Response(200, text=permit.scope)
 
-    semaphore = FairSemaphore(server.url, lease=ENDLESS_S, reuse_window=0)
+    semaphore = FairSemaphore(server.url, reuse_window=0)
     transport = AsyncSemaphoreTransport(semaphore, 1, transport=httpx.MockTransport(answer))
     async with semaphore, httpx.AsyncClient(transport=transport) as client:
         for host, scope in {

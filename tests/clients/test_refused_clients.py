@@ -89,7 +89,7 @@ async def test_a_refusal_or_a_named_time_pauses_the_site_for_all_nodes(
     path = f"/status/{status}"
     site.headers_of[path] = headers
     async with (
-        FairSemaphore(server.url, lease=ENDLESS_S) as other,
+        FairSemaphore(server.url) as other,
         opened(server, backoff_codes=codes, backoff=BACKOFF) as get,
     ):
         assert await get(site.url(f"/redirect{path}")) == status
@@ -164,7 +164,7 @@ async def test_good_answers_count_so_that_some_refusals_block_no_site(
     server: RedisServer, site: Site, opened: Opens
 ) -> None:
     async with (
-        FairSemaphore(server.url, lease=ENDLESS_S) as other,
+        FairSemaphore(server.url) as other,
         opened(server, backoff=HASTY) as get,
     ):
 
@@ -213,7 +213,7 @@ async def test_connections_that_are_closed_and_certificates_count_as_no_failure(
 
 async def test_only_requests_without_a_proxy_count_as_failed(server: RedisServer) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
-    async with FairSemaphore(server.url, lease=ENDLESS_S, backoff=HASTY) as semaphore:
+    async with FairSemaphore(server.url, backoff=HASTY) as semaphore:
         proxied = httpx.AsyncHTTPTransport(proxy=nowhere)
         transport = AsyncSemaphoreTransport(semaphore, 1, transport=proxied)
         async with httpx.AsyncClient(transport=transport) as client:
@@ -231,7 +231,7 @@ async def test_a_stream_reports_its_answer_when_it_is_closed(
     server: RedisServer, site: Site
 ) -> None:
     site.headers_of["/status/429"] = AFTER
-    async with FairSemaphore(server.url, lease=ENDLESS_S, backoff=BACKOFF) as semaphore:
+    async with FairSemaphore(server.url, backoff=BACKOFF) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 2)
         async with httpx.AsyncClient(transport=transport) as client:
             async with client.stream("GET", site.url("/status/429")) as response:

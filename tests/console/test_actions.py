@@ -9,7 +9,6 @@ from semaphore_middleware.console.server import MAX_BODY
 from tests.console.pages import TOKEN, serving
 from tests.support.crawls import Log
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -18,7 +17,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 async def test_with_the_token_scopes_and_patterns_are_paused_and_resumed(
     server: RedisServer,
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node, serving(server) as page:
+    async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 2)
         assert await page.act(action="pause", name=HOST) == (204, {})
         seen = await node.admin.inspect(HOST)

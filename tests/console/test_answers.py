@@ -18,7 +18,6 @@ from tests.console.pages import TOKEN, Served, fill, serving, survey_at_each_vis
 from tests.support.nodes import calls_of, eventually
 from tests.support.paths import PACKAGE
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
@@ -71,7 +70,7 @@ async def test_there_is_nothing_else(server: RedisServer) -> None:
 
 async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
     """The parts shown of it are tested in test_view.py."""
-    async with FairSemaphore(server.url, lease=ENDLESS_S, node="a") as a, serving(server) as page:
+    async with FairSemaphore(server.url, node="a") as a, serving(server) as page:
         await fill(a, HOST, held=3, waiting=2)
         told = await page.state(open=scope_id(HOST))
         assert (told["server"], told["can_change"]) == (server.url, True)
@@ -122,7 +121,7 @@ async def test_a_server_that_hangs_is_said_until_it_is_back(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
     begin = time.time()
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node, serving(server) as page:
+    async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 1)
         assert await is_back(page)
         monkeypatch.setattr(poller, "LATE_AFTER_S", 0.1)

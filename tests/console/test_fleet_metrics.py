@@ -14,7 +14,6 @@ from tests.console.pages import Served, serving, survey_at_each_visit
 from tests.console.scrapes import Scrape, scrape
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 Patch = pytest.MonkeyPatch
 
@@ -35,8 +34,8 @@ def value(seen: Scrape, name: str, **labels: str) -> float | None:
 async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
     async with (
         serving(server) as page,
-        FairSemaphore(server.url, lease=ENDLESS_S, node="news-1") as a,
-        FairSemaphore(server.url, lease=ENDLESS_S, node="shop-1", job="shop") as b,
+        FairSemaphore(server.url, node="news-1") as a,
+        FairSemaphore(server.url, node="shop-1", job="shop") as b,
     ):
         permits = [await a.acquire("a", 2), await b.acquire("a", 2), await b.acquire("b", 9)]
         async with a.permit("c", 1) as refusing:
@@ -87,7 +86,7 @@ async def test_counts_go_on_when_the_server_has_forgotten_them(
 async def test_nothing_old_is_told_while_the_server_is_away(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
-    async with serving(server) as page, FairSemaphore(server.url, lease=ENDLESS_S) as node:
+    async with serving(server) as page, FairSemaphore(server.url) as node:
         async with node.permit("a", 2):
             assert (await seen_at(page)).of("a")[0] == 1
         monkeypatch.setattr(poller, "LATE_AFTER_S", 0.1)

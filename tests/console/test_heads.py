@@ -14,7 +14,7 @@ from tests.console.pages import TOKEN, serving
 from tests.console.scrapes import addresses
 from tests.support.crawls import Log, Patch
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S, TIMEOUT_S
+from tests.support.times import TIMEOUT_S
 
 Place = Callable[[RedisServer, Log], AbstractAsyncContextManager[str]]
 
@@ -28,7 +28,7 @@ async def at_page(server: RedisServer, _: Log) -> AsyncIterator[str]:
 @asynccontextmanager
 async def at_metrics(server: RedisServer, caplog: Log) -> AsyncIterator[str]:
     caplog.set_level("INFO")
-    async with FairSemaphore(server.url, lease=ENDLESS_S, metrics=0):
+    async with FairSemaphore(server.url, metrics=0):
         yield addresses(caplog.text)[0]
 
 

@@ -29,7 +29,7 @@ from tests.support.crawls import ADD_ON, Crawl, Log, Patch, pages, scrapy, waiti
 from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
-from tests.support.times import ENDLESS_S, TIMEOUT_S
+from tests.support.times import TIMEOUT_S
 from tests.support.visits import Visits
 
 
@@ -160,7 +160,7 @@ async def test_any_scope_has_a_name(server: RedisServer, site: Site, caplog: Log
 
 async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer) -> None:
     recorder = Recorder()
-    async with FairSemaphore(server.url, lease=ENDLESS_S, observers=[recorder]) as semaphore:
+    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
         await semaphore.acquire("s", 1)
         seconds = [event.seconds for event in recorder.events if isinstance(event, RoundTrip)]
     assert len(seconds) == 1

@@ -65,7 +65,7 @@ async def test_nobody_there_is_an_error_at_once() -> None:
 
 
 async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S, history=0.0) as semaphore:
+    async with FairSemaphore(server.url, history=0.0) as semaphore:
         admin = semaphore.admin
         assert admin is semaphore.admin
         await asyncio.gather(*(admin.inspect(f"s{number}") for number in range(20)))

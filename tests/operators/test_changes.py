@@ -19,7 +19,7 @@ SAYS = "scrapy semaphore: "
 
 
 async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+    async with FairSemaphore(server.url) as node:
         await node.acquire(SITE, 1)
         waiting = [asyncio.create_task(node.acquire(SITE, 1)) for _ in range(2)]
         ran = await semaphore(server, "limit", "WWW.example.org", "3")
@@ -66,7 +66,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
 
 
 async def test_names_that_look_wrong(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+    async with FairSemaphore(server.url) as node:
         await node.acquire("a.test/", 1)  # as a user's own function may name it
         ran = await semaphore(server, "pause", "a.test/")
         assert ran == (0, "a.test/: paused; 1/1 held, 0 waiting\n", "")
@@ -81,7 +81,7 @@ async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outsid
         assert ran == (4, "", f"scrapy semaphore: nothing is known of {SITE!r}\n")
     ran = await semaphore(server, "pause", SITE)
     assert ran == (0, f"{SITE}: paused; not in use just now\n", "")
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+    async with FairSemaphore(server.url) as node:
         assert (await node.admin.inspect(SITE)).paused
         assert (await semaphore(server, "reset", SITE)).status == 0
         assert not (await node.admin.inspect(SITE)).paused
@@ -144,7 +144,7 @@ async def test_what_cannot_be_read_after_a_change_fails_no_change(
 
 
 async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+    async with FairSemaphore(server.url) as node:
         await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
         (rule,) = await node.admin.rules()
         assert rule.by.startswith("alice@")
@@ -201,7 +201,7 @@ async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -
 
 
 async def test_a_living_node_loses_its_permits_at_once(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, node="living", lease=ENDLESS_S) as living:
+    async with FairSemaphore(server.url, node="living") as living:
         waiting: list[asyncio.Task[object]] = []
         with pytest.raises(PermitLostError, match="an operator evicted this node"):
             async with living.permit(SITE, 1):

@@ -70,7 +70,7 @@ async def test_who_waits_for_long(
     server: RedisServer, site: Site, caplog: Log, monkeypatch: Patch
 ) -> None:
     set_options(monkeypatch, explain_waits=0.5)
-    async with FairSemaphore(server.url, lease=ENDLESS_S, node="other") as other:
+    async with FairSemaphore(server.url, node="other") as other:
         held = await other.acquire(HOST, 2)
         crawl = Crawl(server, *pages(site, 3, "/slow/"), limit=2)
         await eventually(lambda: waiting(server) == 2)
@@ -88,9 +88,7 @@ async def test_who_waits_for_long(
 
 
 async def test_a_program_that_waits_for_itself(server: RedisServer, caplog: Log) -> None:
-    async with FairSemaphore(
-        server.url, lease=ENDLESS_S, node="n", explain_waits=LONG_WAIT_S
-    ) as semaphore:
+    async with FairSemaphore(server.url, node="n", explain_waits=LONG_WAIT_S) as semaphore:
         async with semaphore.permit("a", 1):
             waiter = asyncio.create_task(semaphore.acquire("a", 1))
             await eventually(lambda: explained(caplog))
@@ -104,7 +102,7 @@ async def test_a_killed_holder(server: RedisServer, outside: Outside, caplog: Lo
     await (await Caller.join(server, "killed")).take("a")
     end = outside.look("a")[0].entries["killed"]["lease_end"]
     outside.edit("a", "node:killed", lease_end=end - 500 * ENDLESS_S)  # half of it is over
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+    async with FairSemaphore(server.url) as semaphore:
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
         await eventually(lambda: explained(caplog))
         waiter.cancel()
@@ -171,9 +169,7 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
 
 async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log) -> None:
     waits, recorder = LongWaits(LONG_WAIT_S), Recorder()
-    async with FairSemaphore(
-        server.url, lease=ENDLESS_S, observers=[recorder], explain_waits=0
-    ) as semaphore:
+    async with FairSemaphore(server.url, observers=[recorder], explain_waits=0) as semaphore:
         await waits.open(semaphore)
         held = await semaphore.acquire("a", 1)
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
@@ -247,10 +243,8 @@ async def test_who_wants_a_stricter_limit(
     server: RedisServer, caplog: Log, monkeypatch: Patch, asked: Limit
 ) -> None:
     own = Limit(8)
-    fleet = FairSemaphore(server.url, lease=ENDLESS_S, node="fleet", observers=[StricterLimits()])
-    visitor = FairSemaphore(
-        server.url, lease=ENDLESS_S, node="visitor", observers=[StricterLimits()]
-    )
+    fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
+    visitor = FairSemaphore(server.url, node="visitor", observers=[StricterLimits()])
     problems = iter([ServerUnreachableError("away for a moment")])
 
     async def inspect(scope: str) -> Inspection:
@@ -292,8 +286,8 @@ def test_whose_limit_is_effective(asked: list[Limit], named: str) -> None:
 
 
 async def test_what_an_operator_has_set_is_nobody_s_limit(server: RedisServer, caplog: Log) -> None:
-    fleet = FairSemaphore(server.url, lease=ENDLESS_S, node="fleet", observers=[StricterLimits()])
-    async with fleet, FairSemaphore(server.url, lease=ENDLESS_S, node="visitor") as visitor:
+    fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
+    async with fleet, FairSemaphore(server.url, node="visitor") as visitor:
         await fleet.admin.configure(HOST, 3)
         held = await visitor.acquire(HOST, 1)
         (await fleet.acquire(HOST, 8)).release()

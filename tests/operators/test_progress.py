@@ -16,7 +16,6 @@ from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.simulated import SimulatedServer, in_simulated_time
 from tests.support.site import Site
-from tests.support.times import ENDLESS_S
 
 FULL = "All permits are held."
 
@@ -146,7 +145,7 @@ async def test_a_line_while_the_server_is_away(server: RedisServer) -> None:
 async def test_the_part_of_the_limit_that_is_waited_for(
     server: RedisServer, own: Limit, rule: Any, word: str
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
+    async with FairSemaphore(server.url) as node:
         if rule:
             await node.admin.configure("s", rule)
         permits = await node.acquire_all([("s", own)])

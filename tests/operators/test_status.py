@@ -11,7 +11,6 @@ from semaphore_middleware.operators.admin import Admin
 from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 TABLE = f"""\
 scope                            held  waiting  longest  state
@@ -152,7 +151,7 @@ async def test_a_server_that_is_empty_or_lost_all(server: RedisServer, outside: 
     ran = await semaphore(server, "status", "-s", "SEMAPHORE_PREFIX=other")
     assert ran == (0, nothing.format(server.url, "other"), "")
     outside.client.flushall()
-    async with FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=OLD):
+    async with FairSemaphore(server.url, recovery_wait=OLD):
         ran = await semaphore(server, "status")
         assert ran.lines[0] == (
             "The server is new, or may have lost its data. Nothing starts for another 3 h."

@@ -17,7 +17,6 @@ from semaphore_middleware.report.reader import read_history
 from tests.report.batches import write
 from tests.support.nodes import Caller, eventually
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 DAY_S = 86400.0
 BODY = 1000  # bytes
@@ -234,7 +233,7 @@ async def test_the_last_minute_is_written_though_the_server_has_hung_up(
 
 
 async def test_without_a_history_nothing_is_kept(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0, history=0.0) as a:
+    async with FairSemaphore(server.url, recovery_wait=0.0, history=0.0) as a:
         permit = await a.acquire("s", Limit(2, adaptive=True))
         permit.refused()
         permit.release()
@@ -243,4 +242,4 @@ async def test_without_a_history_nothing_is_kept(server: RedisServer) -> None:
 
 
 def node(server: RedisServer) -> FairSemaphore:
-    return FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0, job="news")
+    return FairSemaphore(server.url, recovery_wait=0.0, job="news")

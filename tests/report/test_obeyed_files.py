@@ -9,7 +9,6 @@ from semaphore_middleware.core.observer import RobotsTxtObeyed
 from semaphore_middleware.report.keys import HistoryKeys
 from semaphore_middleware.report.reader import read_history
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 KEYS = HistoryKeys("semaphore")
 SITE = "https://example.com"
@@ -19,7 +18,7 @@ DAY_S = 86400.0
 async def note(server: RedisServer, *files: RobotsTxtObeyed) -> None:
     """Have a node fetch these files, one after the other."""
     for file in files:
-        node = FairSemaphore(server.url, lease=ENDLESS_S, history=DAY_S)
+        node = FairSemaphore(server.url, history=DAY_S)
         async with node:
             node.emit(RobotsTxtObeyed, file.origin, file.status, file.problem, file.text)
 
@@ -44,7 +43,7 @@ async def test_the_files_of_a_host_are_kept_as_long_as_its_history(server: Redis
     with server.client() as client:
         await note(server, file)
         assert 0 < client.ttl(key) <= DAY_S, "it has no history yet"
-        node = FairSemaphore(server.url, lease=ENDLESS_S, history=DAY_S)
+        node = FairSemaphore(server.url, history=DAY_S)
         async with node, node.permit("example.com", 1):
             pass
         assert DAY_S < client.ttl(key) <= 2 * DAY_S

@@ -16,7 +16,6 @@ from tests.report.batches import write
 from tests.support.cli import SITE, semaphore
 from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 PER_MINUTE = 30
 MINUTES = 10
@@ -94,7 +93,7 @@ async def test_it_shows_the_robots_txt_that_was_obeyed_and_processes_that_were_k
         f"http://{SITE}": (404, "", b""),
         f"http://{SITE}:81": (0, "it hung up", b""),
     }
-    async with FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0) as node:
+    async with FairSemaphore(server.url, recovery_wait=0.0) as node:
         for origin, file in files.items():
             node.emit(RobotsTxtObeyed, origin, *file)
     await write(await Caller.join(server, "killed"), Batch(1, 0, [], is_last=False))
