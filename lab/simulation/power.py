@@ -1,7 +1,6 @@
 """Each rule of the protocol, and each promise, switched off: which seeds see it, and which test?
 
-python -m lab.simulation.power [--seeds 1000] [--only TEXT]
-python -m lab.simulation.power --tests [--only TEXT]
+`python -m lab.simulation.power [--seeds 1000] [--only TEXT]` notes the first seed that does.
 """
 
 from __future__ import annotations
@@ -188,42 +187,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def main() -> None:
-    """Print of each rule how many seeds see that it is off, and as what; note the first of them. Or
-    print whether its test sees it.
-    """
+    """Print of each rule how many seeds see that it is off, and as what; note the first of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tests", action="store_true", help="run the rules' tests, no seeds")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--only", default="", help="rules with these words in their names")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    words = options.only.split()
-    rules = [rule for name, rule in RULES.items() if all(word in name for word in words)]
+    words, seeds = options.only.split(), range(1, options.seeds + 1)
     with multiprocessing.Pool(options.processes) as pool:
-        if options.tests:
-            _run_tests([rule for rule in rules if rule.test], pool)
-        else:
-            _run_seeds(rules, pool, range(1, options.seeds + 1))
+        for name, rule in RULES.items():
+            if all(word in name for word in words):
+                _run_seeds(rule, pool, seeds)
 
 
-def _run_tests(rules: list[Rule], pool: Pool) -> None:
-    for rule, is_seen in zip(rules, pool.imap(is_seen_by_test, rules), strict=True):
-        _say(f"| {rule.name} | {rule.test} | {'sees it' if is_seen else 'does not see it'} |")
-
-
-def _run_seeds(rules: list[Rule], pool: Pool, seeds: range) -> None:
-    for rule in rules:
-        found = pool.map(partial(convicts, rule=rule), seeds, chunksize=10)
-        as_what = Counter(text.split()[0] for text in found if text)
-        words = ", ".join(word for word, _ in as_what.most_common())
-        _say(f"| {rule.name} | {as_what.total()} | {words} |")
-        if first := next((seed for seed, text in zip(seeds, found, strict=True) if text), 0):
-            _note_seed(rule.name, first)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def _run_seeds(rule: Rule, pool: Pool, seeds: range) -> None:
+    found = pool.map(partial(convicts, rule=rule), seeds, chunksize=10)
+    as_what = Counter(text.split()[0] for text in found if text)
+    words = ", ".join(word for word, _ in as_what.most_common())
+    sys.stdout.write(f"| {rule.name} | {as_what.total()} | {words} |\n")
     sys.stdout.flush()
+    if first := next((seed for seed, text in zip(seeds, found, strict=True) if text), 0):
+        _note_seed(rule.name, first)
 
 
 def _note_seed(name: str, seed: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from statistics import median
 
-from lab.benchmarks.harness.crawls import crawl, crawl_together
+from lab.benchmarks.harness.crawls import crawl, crawling, with_add_on
 from lab.benchmarks.harness.figures import all_at_work, alternating, mean, median_ratio, most
 from lab.benchmarks.harness.middlewares import LocalSemaphore, enabled
 from lab.benchmarks.harness.report import Cell, Goal, Report
 from lab.benchmarks.harness.site import Visit, site
+from tests.support.servers import RedisServer
 
 NODES, LIMIT = 3, 4
 SERVICES = 20, 100, 500  # milliseconds
@@ -42,8 +44,15 @@ def measure(quick: bool) -> Report:
 
 
 def _nodes(service: float, pages: int) -> list[Visit]:
-    limit = {"CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT}
-    return crawl_together(NODES, service, pages // NODES, **limit)
+    with RedisServer() as server, site() as of_site, ExitStack() as stack:
+        settings = with_add_on(server.url, CONCURRENT_REQUESTS_PER_DOMAIN=LIMIT)
+        waits = []
+        for number in range(NODES):
+            pages_of = of_site.pages(service, f"node-{number}"), pages // NODES
+            waits.append(stack.enter_context(crawling(settings, [pages_of])))
+        for wait in waits:
+            wait()
+        return of_site.visits()
 
 
 def _one_process(service: float, pages: int) -> list[Visit]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from time import monotonic, process_time
 from typing import IO, Any
@@ -22,9 +22,6 @@ from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import Response
 from scrapy.resolver import CachingThreadedResolver
 from twisted.internet.defer import Deferred, succeed
-
-from lab.benchmarks.harness.site import Visit, site
-from tests.support.servers import RedisServer
 
 AHEAD = 64  # requests of a site that `start` yields; each page yields one more
 RECORD = "BENCHMARK_RECORD"  # a setting: the file; nodes of a crawl have the same arguments
@@ -95,19 +92,6 @@ def crawl(
 ) -> float:
     with crawling(settings, sites, warm_up, ahead) as wait:
         return wait()
-
-
-def crawl_together(nodes: int, manner: float | str, pages: int, **settings: Any) -> list[Visit]:
-    """So many nodes with the add-on ask a site for so many pages each; what the site saw."""
-    with RedisServer() as server, site() as of_site, ExitStack() as stack:
-        together = with_add_on(server.url, **settings)
-        crawls = [
-            stack.enter_context(crawling(together, [(of_site.pages(manner, f"node-{n}"), pages)]))
-            for n in range(nodes)
-        ]
-        for wait in crawls:
-            wait()
-        return of_site.visits()
 
 
 # In a process -----------------------------------------------------------------------------------
