@@ -361,7 +361,7 @@ class CrawlClient:
         async with self.link.use() as connection:
             scripts = [SCRIPTS[name] for name in NODES_SCRIPTS]
             # No key and no channel of a node has this name.
-            await try_rights(connection, keys.channels, keys.all, keys.tag, scripts)
+            await try_rights(connection, keys.channels, keys.all, f"{{{keys.hash_tag}}}", scripts)
         await self.link.check_subscription([self.channel])
 
     # Calls --------------------------------------------------------------------------------------

@@ -49,11 +49,6 @@ class CrawlKeys:
         """The name of one key."""
         return b"{%b}:%b" % (encoded(self.hash_tag), encoded(part))
 
-    @property
-    def tag(self) -> str:
-        """The beginning of all keys and channels, for people."""
-        return f"{{{self.hash_tag}}}"
-
 
 def index_key(prefix: str) -> bytes:
     """The name of the sorted set of all crawls' `run` keys, for operators. It exists from the first

@@ -161,12 +161,9 @@ class Scheduler(BaseScheduler):
 
     def close(self, _reason: str) -> Deferred[None]:
         """Leave the crawl; unfinished requests go back to the server."""
-        return deferred_from_coro(self._leave())
-
-    async def _leave(self) -> None:
         if self.restart is not None:
             self.restart.cancel()
-        await self.session.stop()
+        return deferred_from_coro(self.session.stop())
 
     def _exit(self) -> None:
         """Let the process exit with status 1 if the crawl has not ended, as far as this node knows,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import math
@@ -20,7 +19,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.link import link, renewal_thread
+from semaphore_middleware.link import link
 from semaphore_middleware.link.connection import CallTimeoutError
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.scrapy.engine import (
@@ -869,23 +868,6 @@ async def test_a_callback_that_blocks_loses_no_request(caplog: Logged) -> None:
     assert "This node was silent for" not in caplog.text
 
 
-@in_simulated_time
-async def test_one_that_hangs_loses_it_in_the_end() -> None:
-    server = SimulatedServer(lease=LEASE_S)
-    host, other = BusyHost(server), OtherNode(server)
-    async with joined_in(server, host) as node:
-        await other.join()
-        node.enqueue("http://a/1")
-        await host.run(node.start())
-        with host.stalled():
-            began = server.world.now
-            while not (taken := await other.takes()):  # noqa: ASYNC110 - simulated time
-                await asyncio.sleep(LEASE_S / 10)
-            leases = (server.world.now - began) / LEASE_S
-            assert renewal_thread.MOST_LEASES < leases < renewal_thread.MOST_LEASES + 1.2
-        assert taken[0].tries == 1, "it counts once as a poison request"
-
-
 @pytest.mark.parametrize("is_idle", [False, True])
 @in_simulated_time
 async def test_a_node_that_was_silent_says_so(caplog: Logged, is_idle: bool) -> None:
@@ -917,23 +899,6 @@ async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) 
         "CRAWL_MAX_PAGE: there is no such setting; did you mean CRAWL_MAX_PAGES?",
         "CRAWL_NAME: there is no such setting; did you mean CRAWL?",
     ]
-
-
-@in_simulated_time
-async def test_a_busy_node_says_what_it_has_counted() -> None:
-    """Otherwise its last numbers are missing in the sums when it is killed."""
-    server = SimulatedServer(lease=(lease := 2.0))
-    async with joined_in(server) as node:
-        stats, began = node.scheduler.crawler.stats, server.world.now
-        assert stats
-        for number in itertools.count():
-            node.enqueue(f"http://a/{number}")
-            node.finish(await node.start())
-            stats.set_value("item_scraped_count", number)
-            counted = server.client.hgetall(node.key("stats"))[1::2]
-            if number > 9 and any(int(value) > 9 for value in counted):
-                break
-        assert server.world.now - began < lease
 
 
 async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) -> None:
