@@ -185,9 +185,17 @@ class ScopeFinder:
                 self._warn_of(name, above)
             if name not in limits and (limit := self._limits.of(name, has_default)) is not None:
                 limits[name] = limit
-        self._add_site_via_proxy(names, limits)
-        in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
-        scope_names = tuple(_scope_name(name) for name, _ in in_order)
+        scopes = sorted(limits, key=order_of)
+        proxy = next((name for name, _ in names if kind_of(name) == "proxy"), None)
+        site = site_index(tuple(scopes))
+        if "proxy" in self._kinds and proxy is not None and site is not None:
+            # The site through this proxy. It pauses if the site refuses only the proxy, and its
+            # permit is taken first: a paused request must hold none that other proxies need.
+            via = scope_via(proxy, scopes[site])
+            limits[via] = self._limits.of(via, has_default=False) or Limit(LIMITLESS)
+            scopes = sorted(limits, key=order_of)
+        scope_names = tuple(map(_scope_name, scopes))
+        in_order = tuple((name, limits[name]) for name in scopes)
         return Scopes(in_order, scope_names, _queue_key(scope_names))
 
     def _warn_of(self, host: str, above: str) -> None:
@@ -203,19 +211,6 @@ class ScopeFinder:
                 host,
             )
 
-    def _add_site_via_proxy(
-        self, names: tuple[tuple[str, bool], ...], limits: dict[str, Limit]
-    ) -> None:
-        """Add the scope of the site through its proxy, which pauses if the site refuses only this
-        proxy. Its permit is taken first: a paused request must hold none that other proxies need.
-        """
-        proxy = next((name for name, _ in names if kind_of(name) == "proxy"), None)
-        scopes = tuple(sorted(limits, key=order_of))
-        site = site_index(scopes)
-        if "proxy" in self._kinds and proxy is not None and site is not None:
-            name = scope_via(proxy, scopes[site])
-            limits[name] = self._limits.of(name, has_default=False) or Limit(LIMITLESS)
-
 
 def _host_in(scheme: str, netloc: str) -> str | None:
     """The host in a part of a URL; None if it is not a site, as in file://localhost/."""
@@ -223,7 +218,6 @@ def _host_in(scheme: str, netloc: str) -> str | None:
 
 
 def _queue_key(scope_names: tuple[str, ...]) -> str:
-    """The key of the queue of these scopes."""
     key = scope_names[0] if scope_names else ""
     for name in scope_names[1:]:
         longer = f"{key}{SEPARATOR}{name}"
