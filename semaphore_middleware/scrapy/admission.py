@@ -323,19 +323,15 @@ class Admissions:
             )
 
     def _leave_slot(self, admission: Admission) -> None:
+        """Give a request's slot, and any other free one, to the first that wait for one."""
         self._in_slots.discard(admission)
-        if self._slot_queue:
-            if slot := self._slot_queue.pop(admission, None):
-                slot.cancel()
-                admission.slot = None
-            self.assign()
-
-    def assign(self) -> None:
-        """Give free slots of CONCURRENT_REQUESTS to the first requests that wait for one."""
+        if slot := self._slot_queue.pop(admission, None):
+            slot.cancel()
+            admission.slot = None
         while self._slot_queue and len(self._in_slots) < self._concurrency:
-            admission = max(self._slot_queue, key=attrgetter("priority"))
-            slot = self._slot_queue.pop(admission)
-            self._in_slots.add(admission)
+            first = max(self._slot_queue, key=attrgetter("priority"))
+            slot = self._slot_queue.pop(first)
+            self._in_slots.add(first)
             if not slot.done():  # the request may be about to end
                 slot.set_result(None)
             if not self._slot_queue:
@@ -488,7 +484,6 @@ class Admissions:
     # For the scheduler's queue -------------------------------------------------------------------
 
     def queue_key(self, request: Request) -> str:
-        """The key of a request's queue: its scopes, by names fit for file names."""
         return self._scopes.queue_key(request)
 
     def is_saturated(self, key: str) -> bool:
