@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -46,7 +45,6 @@ class Closing:
 
     @property
     def has_begun(self) -> bool:
-        """True if the spider is closing."""
         return self._watching is not None
 
     def begin(self) -> None:
@@ -66,7 +64,6 @@ class Closing:
             self._watching.cancel()
 
     def may_ask(self, admission: Admission) -> bool:
-        """True if a request may ask for its permits."""
         if not self.has_begun:
             return True
         return self._goes_on(admission) and asyncio.get_running_loop().time() < self._until
@@ -104,31 +101,26 @@ class Closing:
         """Give up requests at closed sites and, `GOES_ON_S` after the stop, all others."""
         loop = asyncio.get_running_loop()
         while loop.time() < self._until:
-            if waiting := list(self._waiting()):
+            waiting = [one for one in self._admissions if one.waits_at and self._goes_on(one)]
+            if waiting:
                 self._semaphore.refresh()
             await asyncio.sleep(min(CHECK_INTERVAL_S, self._until - loop.time()))
-            self._give_up_at_closed_sites(waiting)
+            for admission in waiting:
+                if reason := self._reason_to_give_up(admission):
+                    self._give_up(admission, reason)
         for admission in self._admissions:
             if admission.state is not OVER and not admission.is_scheduled:
                 self._give_up(admission, _late())
 
-    def _waiting(self) -> Iterator[Admission]:
-        """The requests that wait for a permit and go on."""
-        for admission in self._admissions:
-            if admission.waits_at is not None and self._goes_on(admission):
-                yield admission
-
-    def _give_up_at_closed_sites(self, waiting: list[Admission]) -> None:
-        """Give up those of the `waiting` requests that still wait, and whose site is closed."""
-        for admission in waiting:
-            if admission.waits_at is None or not admission.scopes.limits:
-                continue
-            scope, _ = admission.scopes.limits[admission.next_scope]
-            reason, left = self._semaphore.reason_at(scope)
-            if reason is None or reason.kind != "closed":
-                continue
-            if left is None or left > LONGEST_PAUSE_S:
-                self._give_up(admission, reason.text(left))
+    def _reason_to_give_up(self, admission: Admission) -> str:
+        """Why a request that still waits is given up now; empty: its site is not closed."""
+        if admission.waits_at is None or not admission.scopes.limits:
+            return ""
+        scope, _ = admission.scopes.limits[admission.next_scope]
+        reason, left = self._semaphore.reason_at(scope)
+        if reason is None or reason.kind != "closed":
+            return ""
+        return reason.text(left) if left is None or left > LONGEST_PAUSE_S else ""
 
     def _give_up(self, admission: Admission, reason: str) -> None:
         if admission.task is not None:
