@@ -12,6 +12,7 @@ from functools import cached_property
 from urllib.parse import ParseResult
 
 from scrapy import Request
+from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.httpobj import urlparse_cached
 
 from semaphore_middleware.link.text import digits
@@ -67,7 +68,7 @@ class Network:
         """Downloads a request, under its permits. Raises an error without a response."""
         self.is_lost = False
         """True while no site responds to this node."""
-        self._reachable: dict[str, ParseResult] = {}
+        self._reachable: LocalCache[str, ParseResult] = LocalCache(REACHABLE)
         """URLs, by registered domain, the one that responded last at the end."""
         self._responses = 0
         self._silent: set[str] = set()  # registered domains of hosts, since the last response
@@ -112,12 +113,10 @@ class Network:
         return self.is_lost
 
     def end_try(self) -> None:
-        """Record the end of a try."""
         self._tries -= 1
         self._wake_waiting()
 
     def answered(self, request: Request) -> None:
-        """Record a site's response to a request."""
         if not request.meta.get("proxy"):
             self._note_reachable(request)
         self._responses += 1
@@ -184,8 +183,6 @@ class Network:
             site = self._domain_of(host_of(request))
             self._reachable.pop(site, None)
             self._reachable[site] = url
-            if len(self._reachable) > REACHABLE:
-                del self._reachable[next(iter(self._reachable))]
 
     async def _responds(self, url: ParseResult) -> bool:
         """True if a site responds to a HEAD request for its robots.txt."""
@@ -219,7 +216,6 @@ class Network:
             logger.info("A site responds to this node again: requests continue.")
 
     def _seconds_left(self) -> float:
-        """The time until the next try."""
         return self._next_try - asyncio.get_running_loop().time()
 
     def _wake_waiting(self) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import zlib
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -16,8 +15,9 @@ from weakref import WeakSet
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.exceptions import IgnoreRequest, StopDownload
-from scrapy.http import Response
+from scrapy.http import Response, TextResponse
 from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.response import response_status_message
 from w3lib.url import safe_url_string
@@ -193,7 +193,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         crawler.signals.connect(self._count_bytes, signals.bytes_received)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
         self._parser_of_unreadable = build_from_crawler(self._parser_class, crawler, FORBID_ALL)
-        self._rules: OrderedDict[str, SiteRules] = OrderedDict()
+        self._rules: LocalCache[str, SiteRules] = LocalCache(ORIGINS_MAX)
         """By origin, in the order of their last use."""
         self._loading: dict[str, Loading] = {}  # by origin
         self._forbidding: WeakSet[RobotParser] = WeakSet()  # those that have forbidden a page
@@ -261,10 +261,9 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         loaded: asyncio.Future[SiteRules | None] = asyncio.get_running_loop().create_future()
         self._loading[origin] = Loading(request, loaded)
         try:
-            rules = self._rules[origin] = await self._load(origin, request)
-            self._rules.move_to_end(origin)
-            if len(self._rules) > ORIGINS_MAX:
-                self._rules.popitem(last=False)
+            rules = await self._load(origin, request)
+            self._rules.pop(origin, None)
+            self._rules[origin] = rules
             loaded.set_result(rules)
             return rules
         except (ClosedError, SpiderClosingError):  # of this request; others may go on
@@ -382,6 +381,8 @@ class Reading:
         except SemaphoreError:
             raise
         except Exception as error:
+            if self.found is not None:
+                return self.found
             if isinstance(error, IgnoreRequest):
                 if not self.has_begun:
                     raise
@@ -439,7 +440,7 @@ class Reading:
         self.found = await self.files.find_file(self.origin)
         if self.found is None:
             return None
-        return Response(request.url, body=self.found.text, flags=["cached"])
+        return TextResponse(request.url, body=self.found.text, flags=["cached"])
 
     def received(self, response: Response) -> Response:
         """The response for other middlewares: without its body if the status alone decides, as it
