@@ -95,7 +95,6 @@ def _request(url: str) -> Request:
 
 
 async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Request | None) -> None:
-    """Print the state of the server, and the limits of the request."""
     if not settings.getbool("SEMAPHORE_ENABLED", True):
         print("warning: SEMAPHORE_ENABLED is off: crawls do without the semaphore")
     warn_of_mistakes(settings, ours)

@@ -65,7 +65,6 @@ class EngineSignals(SignalManager):
         self._crawler = crawler
 
     def send_catch_log(self, signal: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Send a signal, as Scrapy's method does."""
         if signal is signals.scheduler_empty:
             slot = self._crawler.engine._slot
             receivers = liveReceivers(getAllReceivers(self.sender, signal))
@@ -250,11 +249,9 @@ class Engine:
 
     @property
     def closes_when_opened(self) -> bool:
-        """True if the spider is to close as soon as it is open."""
         return CLOSES in vars(self._crawler)
 
     def close_soon(self, reason: str) -> None:
-        """Begin to close the spider."""
         task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
         self._closing = task  # asyncio keeps only weak references to tasks
 

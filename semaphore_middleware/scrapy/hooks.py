@@ -48,7 +48,6 @@ class SemaphoreDownloader(Downloader):
         request: Request,
         spider: Spider | None = None,  # noqa: ARG002 - older classes derived from Scrapy's give it
     ) -> Deferred[Response | Request]:
-        """Take a request through the downloader middlewares and download it."""
         return self._downloads.fetch(super().fetch, request)
 
     def _slot_of(self, request: Request) -> OpenSlot:
@@ -118,7 +117,6 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
         return request
 
     def close(self) -> dict[str, list[int]]:
-        """Close the queues of all slots. Returns their priorities."""
         self._names.clear()
         return super().close()
 

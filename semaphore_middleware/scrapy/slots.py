@@ -88,7 +88,6 @@ class OpenSlot(Slot):
             self._name(scope)
 
     def _name(self, scope: str) -> None:
-        """Name this slot's limit of a scope."""
         most, least_delay = self._of_settings
         delay = min(self._counted_delay, LONGEST_S) if self._counted_delay > least_delay else 0.0
         concurrency = max(1, int(self.concurrency)) if self.concurrency < most else LIMITLESS
@@ -107,7 +106,6 @@ class OpenSlot(Slot):
         return len(self.queue)
 
     def download_delay(self) -> float:
-        """The delay between two requests: none."""
         return 0.0
 
     def close(self) -> None:
