@@ -178,7 +178,7 @@ PARTS = (
         check=partial(check_number, most=1),
         type=float,
         default=0.0,
-        word=lambda share: f"jitter {share:g}",
+        word=lambda share: f"jitter {round(share, 3):g}",
         of="delay",
         option=Option(
             "J",

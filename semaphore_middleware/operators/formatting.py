@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from semaphore_middleware.link.text import time_of
+from semaphore_middleware.link.text import digits, time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import PARTS, limit_word
@@ -21,8 +21,8 @@ def time_or_nothing(seconds: float | None) -> str:
 
 
 def delay_word(seconds: float | None, jitter: float | None) -> str:
-    """A delay from a setting, unrounded: 0.25 s; 1.5 s ±50 % if it varies; - for None."""
-    more = f" ±{100 * jitter:g} %" if seconds and jitter else ""
+    """A delay, unrounded: 0.25 s; 1.5 s ±50 % if it varies; - for None."""
+    more = f" ±{digits(100 * jitter)} %" if seconds and jitter else ""
     return NOTHING if seconds is None else f"{seconds:g} s{more}"
 
 

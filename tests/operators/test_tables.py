@@ -27,9 +27,9 @@ def test_times_are_short() -> None:
 
 
 def test_what_was_set_is_shown_as_it_was_set_and_one_is_not_many() -> None:
-    delays = [(0.25, 0.0), (90.0, None), (0.001, 1.0), (1.5, 0.125), (0.0, 0.5), (None, 0.5)]
+    delays = [(0.25, 0.0), (90.0, None), (0.001, 1.0), (1.4, 0.892857), (0.0, 0.5), (None, 0.5)]
     assert [formatting.delay_word(*delay) for delay in delays] == [
-        *("0.25 s", "90 s", "0.001 s ±100 %", "1.5 s ±12.5 %", "0 s", "-")
+        *("0.25 s", "90 s", "0.001 s ±100 %", "1.4 s ±89.3 %", "0 s", "-")
     ]
     rates = [("60/m", 1), ("60/m", 10), ("none", None), (None, None)]
     assert [formatting.rate_word(*rate) for rate in rates] == ["60/m", "60/m (10)", "none", "-"]
