@@ -109,9 +109,9 @@ class ObeyedFile:
 
     at: float
     """The Unix time when it was first fetched."""
+    until: float | None
+    """The Unix time when another one replaced it; None: it is the newest of its origin."""
     origin: str
-    last: float
-    """The Unix time when its origin's file was last fetched."""
     status: int
     """The status of the response; 0: there was none."""
     problem: str
@@ -124,12 +124,12 @@ class ObeyedFile:
         return json.dumps([status, problem]).encode() + b"\n" + zlib.compress(text)
 
     @classmethod
-    def read(cls, at: float, origin: str, last: float, packed: bytes) -> Self:
+    def read(cls, at: float, until: float | None, origin: str, packed: bytes) -> Self:
         """The file from the bytes kept by the server."""
         head, _, text = packed.partition(b"\n")
         status, problem = json.loads(head)
         body = zlib.decompress(text).decode("utf-8", "replace")
-        return cls(at, origin, last, status, problem, body)
+        return cls(at, until, origin, status, problem, body)
 
 
 @dataclass(frozen=True, slots=True)

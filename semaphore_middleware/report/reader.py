@@ -52,7 +52,7 @@ async def read_history(admin: Admin, scope: str, period: float) -> History:
         pauses=tuple(sorted(pause for pause in pauses if since < pause.at)),
         operators_pauses=tuple(_operators_pauses(scope, fitting, since, until)),
         changes=tuple(_effective(fitting, since)),
-        robotstxt=tuple(_read_files(files)),
+        robotstxt=tuple(reversed([*_read_files(files)])),
         ended=tuple((node, at) for node, at in _read_nodes(nodes) if since < at < until - SILENT_S),
         jobs=dict(jobs),
     )
@@ -139,10 +139,12 @@ def _read_nodes(reply: Sequence[bytes]) -> Iterator[tuple[str, float]]:
 
 
 def _read_files(files: Sequence[bytes]) -> Iterator[ObeyedFile]:
-    """The robots.txt files of a host, the oldest first."""
+    """The robots.txt files of a host, the newest first."""
     known = dict(zip(files[::2], files[1::2], strict=True))
-    for name in sorted(known):
-        at, _, origin = name.decode().partition(" ")
-        if at.isdigit():
-            last = int(known[b"last " + origin.encode()]) / 1000
-            yield ObeyedFile.read(int(at) / 1000, origin, last, known[name])
+    until: dict[str, float] = {}  # by origin
+    for name in sorted(known, reverse=True):
+        time, _, origin = name.decode().partition(" ")
+        if time.isdigit():
+            at = int(time) / 1000
+            yield ObeyedFile.read(at, until.get(origin), origin, known[name])
+            until[origin] = at

@@ -250,5 +250,6 @@ def _files(files: Iterable[ObeyedFile]) -> Iterator[tuple[str, ...]]:
     """The lines of the robots.txt files, each file below its origin, times and status."""
     for file in files:
         what = file.problem or f"status {file.status}"
-        yield f"{moment(file.at)} to {moment(file.last)}", file.origin, what
+        end = "" if file.until is None else f" to {moment(file.until)}"
+        yield f"from {moment(file.at)}{end}", file.origin, what
         yield from (("", line) for line in file.text.splitlines() or ["(empty)"])

@@ -34,7 +34,7 @@ async def test_each_file_is_kept_once(server: RedisServer) -> None:
         (SITE, 0, "it hung up", ""),
         (SITE, 200, "", "Disallow: /x"),
     ]
-    assert files[0].at < files[1].at < files[2].at <= files[0].last == files[2].last
+    assert [one.until for one in files] == [files[1].at, files[2].at, None]
 
 
 async def test_the_files_of_a_host_are_kept_as_long_as_its_history(server: RedisServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -100,6 +101,7 @@ async def test_it_shows_the_robots_txt_that_was_obeyed_and_processes_that_were_k
     with server.client() as client:
         client.zincrby(KEYS.nodes, -300_000, "killed")
     ran = await semaphore(server, "report", SITE)
+    assert re.search(rf"\nfrom [-0-9 :]{{19}}  https://{SITE}  status 200", ran.out)
     assert f"  https://{SITE}  status 200\n  User-agent: *\n  Disallow: /\\x1b[31mx\n" in ran.out
     assert f"  http://{SITE}  status 404\n  (empty)\n" in ran.out
     assert f"  http://{SITE}:81  it hung up\n  (empty)" in ran.out

@@ -1,7 +1,7 @@
 -- Adds to the history a robots.txt that a node has begun to obey.
 -- KEYS: history, the sorted set of sites; history:robotstxt:<host>, a hash. Each file that differs from its
 --       predecessor is under '<time> <origin>': when it was first noted, and from where. 'name <origin>' is
---       the field of the newest, 'last <origin>' when a node last began to obey it.
+--       the field of the newest.
 -- ARGV: the origin; the file, packed; for how long the history is kept (ms).
 
 @include(semaphore_middleware.link:shared/wall)
@@ -16,7 +16,6 @@ if not newest or redis.call('HGET', FILES, newest) ~= FILE then
   newest = string.format('%.0f %s', WALL, ORIGIN)
   redis.call('HSET', FILES, newest, FILE, 'name ' .. ORIGIN, newest)
 end
-redis.call('HSET', FILES, 'last ' .. ORIGIN, WALL)
 -- Kept longer only with its site, as the number of sites is bounded. ZSCORE would need a further right.
 local is_site = redis.call('ZADD', SITES, 'XX', 'INCR', 0, HOST)
 redis.call('PEXPIRE', FILES, is_site and HISTORY + DAY or DAY)
