@@ -212,6 +212,9 @@ async def test_a_scope_s_nodes_are_shown_on_demand(server: RedisServer, chromium
         assert all(time.endswith((" s", " min")) for time in await browser.see(times))
         expanded = "document.activeElement.ariaExpanded"
         assert await browser.see(expanded) == "true"
+        for width in (1280, 390):
+            await browser.size(width, 740, phone=width == 390)
+            await check(browser)
         permits[0].release()
         await browser.until(nodes, [[node.node, "2", "2"]])
         assert await browser.see(FOCUS) == "busy.example"
