@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from rich.cells import cell_len
-from rich.console import (
-    Console,
-    ConsoleOptions,
-    Group,
-    JustifyMethod,
-    RenderableType,
-    RenderResult,
-)
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -77,50 +69,29 @@ def name(
     return Column(title, shown, right=False, is_name=True, is_spare=is_spare)
 
 
-@dataclass(frozen=True)
-class FittedTable:
-    """A table without lines. If it is too wide, names are cut, to `SHORTEST_NAME` at least."""
+def table(columns: Sequence[Column[T_contra]], rows: Collection[T_contra], gap: int = 2) -> Table:
+    """A table of rows without lines, and without spare columns that are empty.
 
-    columns: Sequence[tuple[Column[Any], Sequence[Text]]]
-    """Each with its cells."""
-    gap: int
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it for the available width: rich alone would cut names down to nothing."""
-        widths = [
-            max(cell_len(column.title), *(cell.cell_len for cell in cells))
-            for column, cells in self.columns
-        ]
-        excess = sum(widths) + self.gap * (len(widths) - 1) - options.max_width
-        for i, (column, _cells) in enumerate(self.columns):
-            if column.is_name and excess > 0:
-                cut = min(excess, max(0, widths[i] - SHORTEST_NAME))
-                widths[i] -= cut
-                excess -= cut
-        drawn = Table(box=None, pad_edge=False, padding=(0, self.gap, 0, 0), header_style="bold")
-        for (column, _cells), width in zip(self.columns, widths, strict=True):
-            justify: JustifyMethod = "right" if column.right else "left"
-            drawn.add_column(
-                column.title, justify=justify, width=width, no_wrap=True, overflow="ellipsis"
-            )
-        for row in zip(*(cells for _, cells in self.columns), strict=True):
-            drawn.add_row(*row)
-        if excess > 0:  # lines run over the edge, so that no column vanishes
-            drawn.width = sum(widths) + self.gap * (len(widths) - 1)
-        yield drawn
-
-
-def table(
-    columns: Sequence[Column[T_contra]], rows: Collection[T_contra], gap: int = 2
-) -> FittedTable:
-    """A table of rows, without spare columns that are empty."""
-    filled = [(column, [Text.assemble(column.cell(row)) for row in rows]) for column in columns]
-    shown = [
-        (column, cells)
-        for column, cells in filled
-        if not (column.is_spare and all(cell.plain == NOTHING for cell in cells))
-    ]
-    return FittedTable(shown, gap)
+    If it is too wide, names are cut, to `SHORTEST_NAME` at least; then lines run over the edge.
+    """
+    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    shown = []
+    for column in columns:
+        cells = [Text.assemble(column.cell(row), no_wrap=True) for row in rows]
+        if column.is_spare and all(cell.plain == NOTHING for cell in cells):
+            continue
+        shown.append(cells)
+        width = max(cell_len(column.title), *(cell.cell_len for cell in cells))
+        drawn.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            min_width=min(width, SHORTEST_NAME) if column.is_name else width,
+            no_wrap=not column.is_name,  # rich narrows the others first
+            overflow="ellipsis",
+        )
+    for row in zip(*shown, strict=True):
+        drawn.add_row(*row)
+    return drawn
 
 
 # Columns -----------------------------------------------------------------------------------------
@@ -141,10 +112,6 @@ def _who_limits(row: Inspection) -> str:
 
 def _delay(limit: Limit) -> str:
     return delay_word(limit.delay or None, limit.jitter)
-
-
-def _pause(paused: bool | None) -> Text | str:
-    return _marked("paused" if paused else NOTHING)
 
 
 SCOPES: Sequence[Column[Inspection]] = (
@@ -196,7 +163,12 @@ PATTERNS: Sequence[Column[Rule]] = (
     Column(
         "rate", lambda row: rate_word(row.limit.get("rate"), row.limit.get("burst")), is_spare=True
     ),
-    Column("paused", lambda row: _pause(row.paused), right=False, is_spare=True),
+    Column(
+        "paused",
+        lambda row: _marked("paused" if row.paused else NOTHING),
+        right=False,
+        is_spare=True,
+    ),
     name("set by", lambda row: short_name(row.by)),
 )
 
@@ -228,7 +200,8 @@ def tables_of(snapshot: Snapshot, where: str, members: bool, nodes: bool, more: 
         parts.append(Text(text, "dim"))
     if not parts:
         parts.append(Text(f"No scope is in use at {clean(where)}."))
-    return apart(parts)
+    lines = [line for part in parts for line in ("", part)]  # empty ones between the parts
+    return Group(*lines[1:])
 
 
 def _members(row: Inspection) -> Group:
@@ -238,7 +211,3 @@ def _members(row: Inspection) -> Group:
         return Group(title, table(MEMBERS, row.members))
     return Group(title, table(JOBS, row.jobs), "", table([*MEMBERS, JOB], row.members))
 
-
-def apart(parts: Iterable[RenderableType]) -> Group:
-    """The parts with an empty line between them."""
-    return Group(*list(chain.from_iterable(("", part) for part in parts))[1:])

@@ -81,7 +81,7 @@ def test_columns_with_nothing_in_them_are_left_out_and_long_names_are_cut() -> N
     # However narrow the terminal, names can still be told apart.
     two_names = [columns[0], columns[0], *columns[1:]]
     shown = lines(two_names, rows, 54)[1]
-    assert shown == "www.a-long-name…  www.a-long-name.examp…       1  -"
+    assert shown == "www.a-long-name.ex…  www.a-long-name.ex…       1  -"
     assert lines(columns, rows, 20)[1] == "www.a-long-name…       1  -"
 
 
