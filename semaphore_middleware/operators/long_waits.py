@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 
 from semaphore_middleware.core.observer import (
     LimitOverruled,
@@ -57,7 +58,7 @@ class LongWaits(Explaining):
     delays them.
 
     One line explains all requests waiting for the scope at that time; no request is explained
-    twice. This costs a timer per scope.
+    twice.
     """
 
     kinds = (PermitWaiting,)
@@ -65,18 +66,15 @@ class LongWaits(Explaining):
     def __init__(self, long_wait: float) -> None:
         super().__init__()
         self._long_wait = long_wait
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by watched scope
-        self._explained: dict[str, float] = {}  # scope -> the time of its last line
+        self._watched: set[str] = set()  # scopes
         self._first_lease_ends = 0.0  # by the loop's clock
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, PermitWaiting) and event.permit.scope not in self._timers:
-            self._look_in(self._least_wait, event.permit.scope)
-
-    async def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        await super().close()
+        assert isinstance(event, PermitWaiting)
+        scope = event.permit.scope
+        if scope not in self._watched:
+            self._watched.add(scope)
+            self._begin(self._watch(scope))
 
     @property
     def _least_wait(self) -> float:
@@ -90,36 +88,33 @@ class LongWaits(Explaining):
     def _first_look(self) -> float:
         return min(FIRST_LOOK_S, self._long_wait)
 
-    def _look_in(self, seconds: float, scope: str) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers[scope] = loop.call_later(seconds, self._look, scope)
+    async def _watch(self, scope: str) -> None:
+        """Explain the long waits for a scope, as long as requests wait for it."""
+        explained_at = -math.inf
+        pause = self._least_wait
+        while True:
+            await asyncio.sleep(pause)
+            if not self._waits(scope):
+                break
+            pause = self._least_wait - self._longest(scope, explained_at)
+            if pause <= 0:
+                pause = self._least_wait
+                with suppress(SemaphoreError):  # the session logs an unreachable server
+                    if await self._explain(scope, explained_at):
+                        explained_at = asyncio.get_running_loop().time()
+                        pause = SCOPE_INTERVAL_S
+        self._watched.discard(scope)
 
-    def _look(self, scope: str) -> None:
-        if not list(self._asked_at(scope)):
-            del self._timers[scope]
-            self._explained.pop(scope, None)
-            return
-        longest = max(self._unexplained(scope), default=0.0)
-        if longest < self._least_wait:
-            self._look_in(self._least_wait - longest, scope)
-            return
-        self._begin(self._explain(scope))
-
-    async def _explain(self, scope: str) -> None:
-        next_look = self._least_wait
-        try:
-            seen = await self._semaphore.admin.inspect(scope)
-            longest = max(self._unexplained(scope), default=0.0)
-            gone = list(self._gone(seen))
-            least = self._first_look if gone else self._long_wait
-            if longest >= least:  # the request may have its permit by now
-                here = len(list(self._asked_at(scope)))
-                logger.info("%s", " ".join((explanation(seen, longest, here), *gone)))
-                self._explained[scope] = asyncio.get_running_loop().time()
-                next_look = SCOPE_INTERVAL_S
-        except SemaphoreError:
-            pass  # the session logs an unreachable server
-        self._look_in(next_look, scope)
+    async def _explain(self, scope: str, since: float) -> bool:
+        """Log a line, unless requests have got their permits by now."""
+        seen = await self._semaphore.admin.inspect(scope)
+        longest = self._longest(scope, since)
+        gone = list(self._gone(seen))
+        if longest < (self._first_look if gone else self._long_wait):
+            return False
+        text = explanation(seen, longest, here=len(self._waits(scope)))
+        logger.info("%s", " ".join((text, *gone)))
+        return True
 
     def _gone(self, seen: Inspection) -> Iterator[str]:
         """A sentence for each node with permits and without a recent call."""
@@ -130,18 +125,15 @@ class LongWaits(Explaining):
                     f"{member.lease_left:.0f} s."
                 )
 
-    def _asked_at(self, scope: str) -> Iterator[float]:
-        """Loop times at which waiting requests of this process asked for the scope."""
-        now = asyncio.get_running_loop().time()
-        for permit in self._semaphore.permits():
-            if permit.scope == scope and not permit.held:
-                yield now - permit.wait
+    def _waits(self, scope: str) -> list[float]:
+        """For how long requests of this process have waited for the scope, in seconds."""
+        permits = self._semaphore.permits()
+        return [permit.wait for permit in permits if permit.scope == scope and not permit.held]
 
-    def _unexplained(self, scope: str) -> Iterator[float]:
-        """The waits of requests not explained yet, in seconds."""
-        now = asyncio.get_running_loop().time()
-        explained = self._explained.get(scope, -math.inf)
-        return (now - asked_at for asked_at in self._asked_at(scope) if asked_at > explained)
+    def _longest(self, scope: str, since: float) -> float:
+        """The longest of these waits that began after `since`, on the loop's clock."""
+        waited = asyncio.get_running_loop().time() - since
+        return max((wait for wait in self._waits(scope) if wait < waited), default=0.0)
 
 
 def explain_waits(options: NodeOptions, _: Server) -> LongWaits:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
+from semaphore_middleware import Admin, FairSemaphore, Inspection, Limit, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.model.reasons import BY_NAME
@@ -16,7 +16,7 @@ from semaphore_middleware.operators import long_waits
 from semaphore_middleware.operators.long_waits import LongWaits, StricterLimits, explanation
 from semaphore_middleware.politeness import ALL_REASONS
 from tests.support.crawls import Crawl, Log, Patch, pages, set_options, waiting
-from tests.support.nodes import Caller, Outside, Recorder, eventually
+from tests.support.nodes import Caller, Outside, Recorder, calls_of, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.times import ENDLESS_S
@@ -162,21 +162,24 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
         semaphore.may_end.set()
         if not is_closed:
             await eventually(lambda: semaphore.ended)
-            await eventually(lambda: not semaphore.waits._timers)  # the scope is unwatched
+            await eventually(lambda: not semaphore.waits._watched)  # the scope is unwatched
     assert explained(caplog) == []
     assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
 
-async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log) -> None:
+async def test_a_server_is_asked_once_it_can_be(
+    server: RedisServer, caplog: Log, monkeypatch: Patch
+) -> None:
     waits, recorder = LongWaits(LONG_WAIT_S), Recorder()
     async with FairSemaphore(server.url, observers=[recorder], explain_waits=0) as semaphore:
         await waits.open(semaphore)
         held = await semaphore.acquire("a", 1)
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
         await eventually(lambda: recorder.count(PermitWaiting))
+        looks = calls_of(monkeypatch, Admin, "inspect")
         with server.frozen():
             waits.on_event(next(e for e in recorder.events if isinstance(e, PermitWaiting)))
-            await eventually(lambda: waits._explanations)
+            await eventually(lambda: looks)
             assert explained(caplog) == []
         await eventually(lambda: explained(caplog))
         await waits.close()
