@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -36,8 +36,13 @@ class _Waits:
     """Why requests wait, as last reported."""
     until: float = 0.0
     """Loop time up to which it is counted."""
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """By reason."""
+
+    @property
+    def total(self) -> float:
+        """Of all reasons, in seconds."""
+        return sum(self.seconds.values())
 
 
 class Progress(Observer):
@@ -117,13 +122,13 @@ class Progress(Observer):
 
     def _wait_at(self, scope: str) -> str:
         """As in: 19 s for example.com (delay 1.5 s)."""
-        seconds = self._waits[scope].seconds
-        ((reason, _),) = seconds.most_common(1)
+        waits = self._waits[scope]
+        reason = max(waits.seconds, key=lambda name: waits.seconds[name])
         why = f" ({reason})" if reason else ""
-        return f"{time_of(seconds.total())} for {scope}{why}"
+        return f"{time_of(waits.total)} for {scope}{why}"
 
     def _longest_first(self) -> list[str]:
-        return sorted(self._waits, key=lambda scope: -self._waits[scope].seconds.total())
+        return sorted(self._waits, key=lambda scope: -self._waits[scope].total)
 
     # Waits --------------------------------------------------------------------------------------
 
