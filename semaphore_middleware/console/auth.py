@@ -13,6 +13,16 @@ SERVER = "scrapy-semaphore"  # each answer's Server header, in place of the libr
 HEAD_TIMEOUT_S = 10.0  # for a head, from the connection's beginning or the last answer; for a body
 
 
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d*)?", re.IGNORECASE)
+"""A Host header: an IPv6 address or a name. Any port is accepted: a tunnel may end at another."""
+PRIVATE_SUFFIXES = (
+    *(".localhost", ".local", ".home.arpa", ".test"),  # RFC 6761, 6762, 8375
+    *(".internal", ".intranet", ".private", ".corp", ".home", ".lan"),  # RFC 6762, appendix G
+    ".svc",  # Kubernetes
+)
+"""The public DNS has no names below these."""
+
+
 class Auth:
     """Checks requests' headers.
 
@@ -26,7 +36,11 @@ class Auth:
                 "the token: allowed are at least 16 letters, digits and signs, without spaces"
             )
         self._token = token
-        self._names = OwnNames(host)
+        self._is_loopback = host == "localhost" or _is_loopback(host)
+        names = {"localhost", host, socket.gethostname()}
+        if not self._is_loopback:
+            names.add(socket.getfqdn())  # may ask the DNS
+        self._names = {name.lower() for name in names}
 
     @property
     def allows_changes(self) -> bool:
@@ -34,8 +48,27 @@ class Auth:
         return self._token is not None
 
     def may_see(self, host: str | None) -> bool:
-        """Check the Host header: no other site's page may read this one through a browser."""
-        return self._names.includes(host)
+        """Check the Host header: it must name this machine.
+
+        This stops DNS rebinding: a web page whose host name resolves to this machine could
+        otherwise have the browser read this process's pages. The browser sends the page's name in
+        the Host header. On loopback only names of this machine are accepted; elsewhere also any IP
+        address, and names outside the public DNS: no outsider can own these. A request without the
+        header is accepted, except on loopback: browsers always send it.
+        """
+        if not host:
+            return not self._is_loopback
+        match = HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = (match[1] or match[2]).lower().removesuffix(".")
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return not self._is_loopback and _is_private(name)
+        return address.is_loopback or not self._is_loopback
 
     def refusal(
         self, authorization: str | None, origin: str | None, host: str | None
@@ -54,64 +87,6 @@ class Auth:
         return "the token is wrong"
 
 
-HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d*)?", re.IGNORECASE)
-"""A Host header: an IPv6 address or a name. Any port is accepted: a tunnel may end at another."""
-PRIVATE_SUFFIXES = (
-    # RFC 6761, 6762, 8375
-    "localhost",
-    "local",
-    "home.arpa",
-    "test",
-    # RFC 6762, appendix G
-    "internal",
-    "intranet",
-    "private",
-    "corp",
-    "home",
-    "lan",
-    # Kubernetes
-    "svc",
-)
-"""The public DNS has no names below these."""
-
-
-class OwnNames:
-    """Accepts a request to `address`, where this process listens, only if its Host header names
-    this machine.
-
-    This stops DNS rebinding: a web page whose host name resolves to this machine could otherwise
-    have the browser read this process's pages. The browser sends the page's name in the Host
-    header. On loopback only names of this machine are accepted; elsewhere also any IP address, and
-    names outside the public DNS: no outsider can own these.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._is_loopback = address == "localhost" or _is_loopback(address)
-        names = {"localhost", address, socket.gethostname()}
-        if not self._is_loopback:
-            names.add(socket.getfqdn())  # may ask the DNS
-        self._names = {name.lower() for name in names}
-
-    def includes(self, header: str | None) -> bool:
-        """Check the Host header of a request.
-
-        A request without one is accepted, except on loopback: browsers always send it.
-        """
-        if not header:
-            return not self._is_loopback
-        match = HOST.fullmatch(header)
-        if match is None:
-            return False
-        name = (match[1] or match[2]).lower().removesuffix(".")
-        if name in self._names:
-            return True
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return not self._is_loopback and _is_private(name)
-        return address.is_loopback or not self._is_loopback
-
-
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -123,4 +98,4 @@ def _is_private(name: str) -> bool:
     """True for a name outside the public DNS. A single label is a service in docker compose, or a
     machine in the same domain.
     """
-    return "." not in name or name.endswith(tuple(f".{suffix}" for suffix in PRIVATE_SUFFIXES))
+    return "." not in name or name.endswith(PRIVATE_SUFFIXES)

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from semaphore_middleware import SettingsError
-from semaphore_middleware.console.auth import Auth, OwnNames
+from semaphore_middleware.console.auth import Auth
 from tests.support.crawls import Patch
 
 TOKEN = "a-token-of-the-test"
@@ -38,25 +38,23 @@ def machine(monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
 def test_on_loopback_this_machine_s_names_are_right_and_no_others(address: str) -> None:
-    names = OwnNames(address)
-    assert [header for header in HERE if not names.includes(header)] == []
+    auth = Auth(address, None)
+    assert [header for header in HERE if not auth.may_see(header)] == []
     others = [*PRIVATE, *STRANGE, FULL_NAME]
-    assert [header for header in others if names.includes(header)] == []
+    assert [header for header in others if auth.may_see(header)] == []
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.5"])
 def test_elsewhere_names_that_no_stranger_can_own_are_right_too(address: str) -> None:
-    names = OwnNames(address)
+    auth = Auth(address, None)
     right = [*HERE, *PRIVATE, FULL_NAME, f"{FULL_NAME.upper()}.:9410"]
-    assert [header for header in right if not names.includes(header)] == []
-    assert [header for header in STRANGE if names.includes(header)] == []
+    assert [header for header in right if not auth.may_see(header)] == []
+    assert [header for header in STRANGE if auth.may_see(header)] == []
 
 
-def test_the_name_to_listen_on_is_right_and_the_page_goes_by_the_same_names() -> None:
-    names, auth = OwnNames("metrics.example.com"), Auth("metrics.example.com", None)
-    assert names.includes("Metrics.example.com:9410")
+def test_the_name_to_listen_on_is_right() -> None:
+    auth = Auth("metrics.example.com", None)
     assert auth.may_see("Metrics.example.com:9410")
-    assert not names.includes("other.example.com:9410")
     assert not auth.may_see("other.example.com:9410")
 
 
