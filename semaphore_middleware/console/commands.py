@@ -7,8 +7,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.model.validation import check_integer
@@ -21,31 +20,24 @@ from semaphore_middleware.operators.verbs import (
 )
 
 if TYPE_CHECKING:
-    from aiohttp.web import AppRunner, BaseSite
+    from aiohttp.web import BaseSite
     from scrapy.settings import BaseSettings
 
 LOOPBACK = "127.0.0.1"
-PORT = 8379
+PORT = "8379"
 TOKEN = "SEMAPHORE_TOKEN"  # in the environment
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     text = f"the address to listen on (default: {LOOPBACK}, for this machine only)"
     parser.add_argument("--host", default=LOOPBACK, help=text)
-    parser.add_argument("--port", help=f"0 picks a free port (default: {PORT})")
+    parser.add_argument("--port", default=PORT, help="0 picks a free port (default: %(default)s)")
     parser.add_argument(
         "--token",
         help="the password to pause and resume sites from the page; without one it is read-only. "
         f"If others use this machine, set {TOKEN} in the environment instead: they can see "
         "command lines",
     )
-
-
-def _port(options: argparse.Namespace) -> int:
-    if options.port is None:
-        return PORT
-    allowed = "an integer from 0 to 65535"
-    return check_integer(options.port, "--port", least=0, most=65535, allowed=allowed, text=True)
 
 
 def _run(settings: BaseSettings, options: argparse.Namespace) -> None:
@@ -65,17 +57,22 @@ async def _serve(settings: BaseSettings, options: argparse.Namespace) -> None:
     from semaphore_middleware.console.server import make_runner
 
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
-    host, port = options.host, _port(options)
+    host, allowed = options.host, "an integer from 0 to 65535"
+    port = check_integer(options.port, "--port", least=0, most=65535, allowed=allowed, text=True)
     auth = Auth(host, token)
     end = _ended()
     sections = load_sections(settings)
     async with admin_of(settings) as admin:
         await admin.rules()  # a missing server ends the command now; later it is shown
-        async with _set_up(make_runner(admin, sections, auth)) as runner:
+        runner = make_runner(admin, sections, auth)
+        try:
+            await runner.setup()
             await _listen(TCPSite(runner, host, port), f"{host}, port {port}")
             name = f"[{host}]" if ":" in host else host
-            _print_address(f"http://{name}:{runner.addresses[0][1]}/")
+            print(f"http://{name}:{runner.addresses[0][1]}/ (Ctrl-C ends it)", flush=True)
             await end.wait()
+        finally:
+            await runner.cleanup()
 
 
 def _ended() -> asyncio.Event:
@@ -87,15 +84,6 @@ def _ended() -> asyncio.Event:
     return end
 
 
-@asynccontextmanager
-async def _set_up(runner: AppRunner) -> AsyncIterator[AppRunner]:
-    try:
-        await runner.setup()
-        yield runner
-    finally:
-        await runner.cleanup()
-
-
 async def _listen(site: BaseSite, where: str) -> None:
     """Start to listen. Raises `CommandError` if that fails."""
     try:
@@ -104,10 +92,6 @@ async def _listen(site: BaseSite, where: str) -> None:
         number = getattr(error, "errno", None) or 0
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", error)
         raise CommandError(f"cannot listen on {where}: {reason}", Status.WRONG) from None
-
-
-def _print_address(address: str) -> None:
-    print(f"{address} (Ctrl-C ends it)", flush=True)
 
 
 SERVE = Verb("show live, in a browser, who holds permits and who waits", _run, _add_serve)

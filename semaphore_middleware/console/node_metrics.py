@@ -183,7 +183,6 @@ class Metrics(Observer):
             buckets=WAIT_BUCKETS_S,
             **of_scope,
         )
-        self._series: dict[str, tuple[Counter, Histogram]] = {}  # of these, by label
         self._counters = {
             kind: Counter(name, text, **common) for kind, (name, text) in COUNTERS.items()
         }
@@ -244,10 +243,8 @@ class Metrics(Observer):
         if isinstance(event, PermitGranted):
             self._count_permit(event.permit.scope)
             label = self._labels.label_of(event.permit.scope)
-            reused, waits = self._series_of(label)
-            if event.reused:
-                reused.inc()
-            waits.observe(event.permit.wait)
+            self._reused.labels(label).inc(event.reused)
+            self._waits.labels(label).observe(event.permit.wait)
         elif isinstance(event, RoundTrip):
             self._round_trips.observe(event.seconds)
         elif isinstance(event, ProcessStalled):
@@ -261,11 +258,6 @@ class Metrics(Observer):
             busiest = dict(self._permits.most_common(COUNTED_SCOPES_MAX // 2))
             self._permits.clear()
             self._permits.update(busiest)
-
-    def _series_of(self, label: str) -> tuple[Counter, Histogram]:
-        if label not in self._series:
-            self._series[label] = self._reused.labels(label), self._waits.labels(label)
-        return self._series[label]
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now. The registry calls it, in a client's thread."""

@@ -65,17 +65,14 @@ class Poller(Generic[T]):
         """The last survey's error; None if it succeeded."""
 
     @property
-    def late_by(self) -> float:
-        """Seconds since the beginning of the survey under way if it is late; else 0."""
-        if self._survey is None:
-            return 0.0
-        taken = time.monotonic() - self._began
-        return taken if taken >= self._late_after else 0.0
+    def is_late(self) -> bool:
+        """True if the survey under way takes too long."""
+        return self._survey is not None and time.monotonic() - self._began >= self._late_after
 
     @property
     def is_current(self) -> bool:
         """True if the newest survey has succeeded, and none is late."""
-        return self.error is None and not self.late_by
+        return self.error is None and not self.is_late
 
     @property
     def away_since(self) -> float | None:
@@ -86,12 +83,14 @@ class Poller(Generic[T]):
             return None
         if self.error is not None:
             return self._failing_since
-        return self._began_at if self.late_by else None
+        return self._began_at if self.is_late else None
 
     async def look(self) -> T | None:
         """The newest snapshot, after a survey if one is due and does not take too long."""
-        if time.monotonic() >= self._next:
-            self._begin()
+        if self._survey is None and time.monotonic() >= self._next:
+            self._began = time.monotonic()
+            self._began_at = time.time()
+            self._survey = asyncio.create_task(self._take())
         if self._survey is not None:
             left = self._began + LATE_AFTER_S - time.monotonic()
             # Not cancelled with this caller: others wait for the same survey.
@@ -108,13 +107,6 @@ class Poller(Generic[T]):
     def _late_after(self) -> float:
         """Seconds until a survey is late. With thousands of scopes each survey takes seconds."""
         return max(LATE_AFTER_S, LATE_FACTOR * self._took)
-
-    def _begin(self) -> asyncio.Task[None]:
-        if self._survey is None:
-            self._began = time.monotonic()
-            self._began_at = time.time()
-            self._survey = asyncio.create_task(self._take())
-        return self._survey
 
     async def _take(self) -> None:
         try:

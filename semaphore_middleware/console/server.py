@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import time
@@ -170,7 +169,7 @@ class Page:
             body |= show_section(name, poller.snapshot or ())
             body[f"{name}_problem"] = _problem(poller, name, self._sections[name].keys)
             body[f"{name}_problem_since"] = poller.away_since
-        return web.json_response(body, dumps=_dumps)
+        return web.json_response(body)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """All figures in Prometheus' format."""
@@ -235,7 +234,7 @@ def _problem(poller: Poller[Any], what: str, keys: str) -> str | None:
         return f"The Redis server does not answer: {error}."
     if error is not None:
         return f"The Redis server cannot be used: {error}."
-    if poller.late_by:
+    if poller.is_late:
         return "The Redis server does not answer."
     return None
 
@@ -246,8 +245,4 @@ def _is_own_error(record: logging.LogRecord) -> bool:
 
 
 def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status, dumps=_dumps)
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return web.json_response({"error": text}, status=status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,7 +31,6 @@ from semaphore_middleware.model.options import DEFAULT_PREFIX, check_node
 from semaphore_middleware.model.rules import LoggedChange, Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.operators.records import (
-    pack_parts,
     read_change,
     read_inspection,
     read_rule,
@@ -156,9 +156,7 @@ class Admin:
         """The rule for exactly this scope or pattern; None: there is none."""
         if name != EVERY:
             name = parse_name(name, f"the limit of {name!r}")
-        async with self.connected() as connection:
-            found = await self._rules_of(connection, [name])
-        return found[0] if found else None
+        return next((rule for rule in await self.rules() if rule.name == name), None)
 
     async def changes(self) -> list[LoggedChange]:
         """The rule changes of the last 31 days, the oldest first; at most 1,000."""
@@ -198,8 +196,8 @@ class Admin:
         names = RuleChange.resume(name, self.name).names  # an invalid name is an error at once
         above = patterns_above(names)
         async with self.connected() as connection:
-            found = await self._rules_of(connection, [*names, *above])
-            is_above_paused = any(rule.paused for rule in found if rule.name in above)
+            rules = await self._rules(connection)
+            is_above_paused = any(rule.paused for rule in rules if rule.name in above)
             await self._apply(connection, RuleChange.resume(name, self.name, is_above_paused))
 
     async def reset(self, name: str) -> None:
@@ -310,13 +308,6 @@ class Admin:
         ]
         return sorted(filter(None, rules), key=lambda rule: rule.name)
 
-    async def _rules_of(self, connection: Connection, names: Sequence[str]) -> list[Rule]:
-        """The rules that exist for these names."""
-        command = ("HMGET", self._keys.rules, *map(encoded, names))
-        (texts,) = await connection.execute([command])
-        pairs = zip(names, texts, strict=True)
-        return [*filter(None, (read_rule(name, text) for name, text in pairs if text is not None))]
-
     async def _change(self, change: RuleChange) -> None:
         async with self.connected() as connection:
             await self._apply(connection, change)
@@ -327,7 +318,7 @@ class Admin:
         keys = (self._keys.epoch, self._keys.rules, self._keys.changed_rules)
         for change in changes:
             for name in change.names:
-                parts = (pack_parts(change.set), *change.unset)
+                parts = (json.dumps(change.set, default=str).encode(), *change.unset)
                 calls.append(Call(CHANGE_RULE, keys, (encoded(name), encoded(change.by), *parts)))
                 if change.forgets and not change.is_pattern:
                     calls.append(self._pack(FORGET, [name], b"", change.forgets))

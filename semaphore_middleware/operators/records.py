@@ -52,11 +52,6 @@ def _read_member(node: bytes, job: bytes, packed: bytes) -> Member:
     return Member(decoded(node), asks_for=asks_for, job=decoded(job), **MEMBER.fields(packed))
 
 
-def pack_parts(parts: Mapping[str, Any]) -> bytes:
-    """Parts of a rule as the server keeps them: a JSON object."""
-    return json.dumps(parts, default=str).encode()
-
-
 def read_rule(name: str, text: bytes) -> Rule | None:
     """The rule for one name; None: the text is not a JSON object, and the server ignores it."""
     try:

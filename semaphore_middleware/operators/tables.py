@@ -210,4 +210,3 @@ def _members(row: Inspection) -> Group:
     if not row.jobs:
         return Group(title, table(MEMBERS, row.members))
     return Group(title, table(JOBS, row.jobs), "", table([*MEMBERS, JOB], row.members))
-

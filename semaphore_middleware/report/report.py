@@ -39,7 +39,6 @@ from semaphore_middleware.report.reader import read_history
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-DEFAULT_PERIOD = "7d"
 MOST_RUNS = 50  # of minutes with the same limit
 
 
@@ -47,13 +46,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `report`."""
     add = parser.add_argument
     add("name", metavar="HOST", help="a site's host, or another scope")
-    add("--since", metavar="PERIOD", help=f"the last {DEFAULT_PERIOD} (default), 12h, 90m...")
+    add("--since", metavar="PERIOD", default="7d", help="the last 7d (default), 12h, 90m...")
     add("--json", action="store_true", help="print JSON")
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Print the report."""
-    period = parse_period(DEFAULT_PERIOD if options.since is None else options.since, "--since")
+    period = parse_period(options.since, "--since")
     history = do_with_admin(settings, lambda admin: _read(admin, options.name, period))
     if options.json:
         print(json.dumps(as_json(history), indent=1))

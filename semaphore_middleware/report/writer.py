@@ -82,16 +82,11 @@ class HistoryWriter(Observer):
     def on_event(self, event: Event) -> None:
         """Count an event."""
         diary = self.diary
-        if isinstance(event, RequestBegun):
-            diary.add_start(event.permit.scope, event.permit.must_not_start)
-        elif isinstance(event, RequestEnded):
-            diary.add_response(event.scope, event.status, event.size)
-        else:
-            self._note(event)
-
-    def _note(self, event: Event) -> None:
-        diary = self.diary
         match event:
+            case RequestBegun(permit):
+                diary.add_start(permit.scope, permit.must_not_start)
+            case RequestEnded(scope, status, size):
+                diary.add_response(scope, status, size)
             case NodeJoined():  # the first batch announces it
                 self._writer = asyncio.create_task(self._write_minutes())
             case RoundTrip(seconds, wall):
