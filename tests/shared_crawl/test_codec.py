@@ -338,6 +338,45 @@ def test_json_makes_no_other_objects_than_items_of_the_project(path: str) -> Non
         books.decode(data.replace(ours, path.encode()))
 
 
+def start_of(fields: dict[str, Any]) -> Request:
+    return codec().start_of(json.dumps({"url": "http://a/find?old=1", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({"q": "red shoes", "page": 2}, "GET http://a/find?q=red+shoes&page=2 "),
+        (
+            {"method": "post", "q": "ü", "size": ["40", 41.5]},
+            "POST http://a/find?old=1 q=%C3%BC&size=40&size=41.5",
+        ),
+    ],
+)
+def test_start_requests_in_users_key_have_forms_as_for_scrapy_redis(
+    fields: dict[str, Any], sent: str
+) -> None:
+    request = start_of(fields)
+    assert f"{request.method} {request.url} {request.body.decode()}" == sent
+    assert (b"Content-Type" in request.headers) == (request.method == "POST")
+    assert isinstance(request, FormRequest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"q": {"nested": 1}}, "q = {'nested': 1}: allowed in a form are texts, numbers, lists"),
+        ({"q": None}, "q = None: allowed in a form are texts, numbers, lists of them"),
+        ({"q": "shoes", "body": "b"}, "}': 'body' and form fields (q) exclude each other"),
+        ({"priority": 1.5}, "priority = 1.5: allowed is int"),
+    ],
+)
+def test_a_field_that_a_start_request_cannot_have_is_named(
+    fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        start_of({"method": "POST", **fields})
+
+
 def test_duplicates_are_what_scrapy_takes_for_them() -> None:
     own = codec(REQUEST_FINGERPRINTER_CLASS=ByPath)
     urls = ("http://a/1", "http://b/1", "http://b/2")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from scrapy import FormRequest, Request
+from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -784,41 +784,6 @@ async def test_a_start_request_of_a_key_is_filtered_if_it_says_so(client: Redis)
         node.start_all()
         await eventually(lambda: len(node.dropped) == 2)
         await node.has_unfinished(4)
-
-
-LINES: list[tuple[dict[str, Any], str]] = [
-    ({"q": "red shoes", "page": 2}, "GET http://a/find?q=red+shoes&page=2 "),
-    (
-        {"method": "post", "q": "ü", "size": ["40", 41.5]},
-        "POST http://a/find?old=1 q=%C3%BC&size=40&size=41.5",
-    ),
-    ({"method": "POST", "q": {"nested": 1}}, "q = {'nested': 1}: allowed in a form are texts, "),
-    (
-        {"method": "POST", "q": None},
-        "q = None: allowed in a form are texts, numbers, lists of them",
-    ),
-    (
-        {"method": "POST", "q": "shoes", "body": "b"},
-        "}': 'body' and form fields (q) exclude each other. scrapy frontier",
-    ),
-    ({"priority": 1.5}, "priority = 1.5: allowed is int"),
-]
-
-
-@pytest.mark.parametrize(("fields", "found"), LINES)
-async def test_start_requests_in_users_key_have_forms_as_for_scrapy_redis(
-    client: Redis, caplog: Logged, fields: dict[str, Any], found: str
-) -> None:
-    client.rpush("starts", json.dumps({"url": "http://a/find?old=1", **fields}), "http://a/last")
-    async with joined(client, CRAWL_START_KEY="starts") as node:
-        request = await node.start()
-        if request.url == "http://a/last":
-            assert found in caplog.text
-        else:
-            assert f"{request.method} {request.url} {request.body.decode()}" == found
-            is_form = b"Content-Type" in request.headers
-            assert is_form == (request.method == "POST")
-            assert isinstance(request, FormRequest)
 
 
 async def test_users_entries_of_another_encoding_become_dead_letters(client: Redis) -> None:
