@@ -534,7 +534,6 @@ class CrawlClient:
         return total
 
     async def counts(self) -> Counts:
-        """The size of the crawl now."""
         commands = commands_for(self.keys)
         async with self.link.use() as connection:
             return Counts.from_replies(await connection.execute(commands))

@@ -38,7 +38,6 @@ class Counts:
 
     @classmethod
     def from_replies(cls, replies: Sequence[Any]) -> Self:
-        """From the replies to `commands_for`."""
         time, nodes, working, *numbers, seen, (id, pages, ended, wall, clock, undone) = replies
         sites, queued, suspects, in_flight, dead_letters, failed, claims = numbers
         return cls(

@@ -25,7 +25,6 @@ class CrawlEnd:
         self._was_idle = False
 
     def come(self, is_idle: bool) -> None:
-        """End the crawl on this node."""
         self.has_come = True
         self._was_idle = is_idle
 
@@ -72,7 +71,6 @@ class CrawlEnd:
         )
 
     def log_missing(self, missing: Missing) -> None:
-        """Log how many requests the ended crawl lacks."""
         if missing.left:
             logger.info(
                 "The crawl %r has ended; requests left in the queues: %d", self._crawl, missing.left

@@ -46,7 +46,6 @@ class CrawlKeys:
         """The beginning of the nodes' channels: each node listens to its own."""
 
     def key(self, part: str) -> bytes:
-        """The name of one key."""
         return b"{%b}:%b" % (encoded(self.hash_tag), encoded(part))
 
 

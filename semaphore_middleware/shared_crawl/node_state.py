@@ -216,7 +216,6 @@ class NodeState:
         self._engine.wake()
 
     def next_call(self, now: float) -> CrawlCall | None:
-        """The next call, or None if there is nothing to send."""
         key = self._settings.start_key
         finished = self.finished()
         if self._has_nothing_but(finished):
@@ -262,7 +261,6 @@ class NodeState:
     def on_reply(
         self, call: CrawlCall, reply: SyncReply | IdleReply | Reservations, now: float
     ) -> None:
-        """Apply the server's reply to the last call."""
         match call, reply:
             case SyncCall(), SyncReply():
                 self._on_synced(call, reply)
@@ -272,11 +270,9 @@ class NodeState:
                 self._on_starts(reply, now)
 
     def on_timeout(self, call: SyncCall) -> None:
-        """The server did not reply to this call in time."""
         self._request_limit = max(1, max(len(call.new), call.demand.requests) // 2)
 
     def on_wrong_type(self, error: WrongTypeError) -> None:
-        """The users' key has another type."""
         self._on_no_starts()
         self._on_mismatch(error)
 
@@ -484,7 +480,6 @@ class NodeState:
         self.prefetch.on_new_requests()
 
     def end_crawl(self) -> None:
-        """The crawl has ended for this node."""
         self.end.come(is_idle=not self.works)
         for request in self.new_requests.clear():
             self.end.drop(request)

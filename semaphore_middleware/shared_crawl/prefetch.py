@@ -86,7 +86,6 @@ class Prefetch:
 
     @property
     def ready(self) -> int:
-        """The number of requests taken and not started."""
         return len(self._ready)
 
     # A request from taken to finished -----------------------------------------------------------
@@ -189,7 +188,6 @@ class Prefetch:
         return ready
 
     def forget_all(self) -> list[RequestInFlight]:
-        """Forget all requests and return them."""
         started = list(self._started.values())
         self._started.clear()
         return started + self.forget_ready()
@@ -211,7 +209,6 @@ class Prefetch:
         return had_none
 
     def on_new_requests(self) -> None:
-        """The server has requests now."""
         self._empty_except = None
 
     def demand(self, limit: int, finished: Sequence[RequestInFlight]) -> Demand:
@@ -234,7 +231,6 @@ class Prefetch:
         )
 
     def on_taken(self, demand: Demand, taken: Sequence[RequestInFlight]) -> None:
-        """Apply the reply to a demand."""
         if demand.requests:
             self.wants_more = False
             is_empty = not taken and not self._is_notified

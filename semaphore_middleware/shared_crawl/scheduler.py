@@ -88,7 +88,6 @@ class Scheduler(BaseScheduler):
     # Joining and leaving ------------------------------------------------------------------------
 
     def open(self, spider: Spider) -> Deferred[None]:
-        """Wait for the server and join the crawl."""
         self.spider_logger = spider.logger
         self.state = NodeState(self.settings, self.crawler, self.engine, self._on_mismatch)
         self.engine.after_fetch(self.state.prefetch.on_fetched)
@@ -202,7 +201,6 @@ class Scheduler(BaseScheduler):
         return True
 
     def next_request(self) -> Request | None:
-        """The next request to download, if one is ready."""
         request = self.state.next_request()
         if request is not None:
             self.crawler.stats.inc_value("scheduler/dequeued/redis")

@@ -55,7 +55,6 @@ class SpiderStart:
         return self._is_feed or self._once is False
 
     def is_start(self, request: Request) -> bool:
-        """True if `start` has yielded this request."""
         return request in self._requests
 
     def is_listed(self, request: Request) -> bool:
@@ -66,12 +65,10 @@ class SpiderStart:
     # Reports of the node ------------------------------------------------------------------------
 
     def on_idle(self, now: float) -> None:
-        """The node has nothing to do."""
         self._idle_since = min(self._idle_since, now)
         self._notice_feed(now)
 
     def on_busy(self) -> None:
-        """The node has requests."""
         self._idle_since = math.inf
 
     def on_duplicate(self, request: Request, is_repeated: bool) -> None:
