@@ -13,7 +13,7 @@ import pytest
 from semaphore_middleware import Admin, ClosedError, FairSemaphore
 from tests.support.nodes import until_waiting
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S, TIMEOUT_S
+from tests.support.times import TIMEOUT_S
 
 FORK = multiprocessing.get_context("fork")
 
@@ -60,7 +60,7 @@ def use(semaphore: FairSemaphore, results: Connection) -> None:
 
 
 async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+    async with FairSemaphore(server.url) as semaphore:
         held = await semaphore.acquire("s", 1)
         waiting = asyncio.create_task(semaphore.acquire("s", 1))
         await semaphore.admin.inspect("s")
@@ -75,7 +75,7 @@ async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: Redis
             assert name != semaphore.node
             assert connections <= {one["id"] for one in client.client_list()}
         # The parent still makes calls, and is notified of grants in other nodes' calls.
-        async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+        async with FairSemaphore(server.url) as other:
             queued = asyncio.create_task(other.acquire("s", 1))
             await until_waiting(other, 2)
             held.release()

@@ -10,7 +10,6 @@ from semaphore_middleware.core.observer import UnknownNotification
 from semaphore_middleware.core.protocol import Notification, pack_change
 from tests.support.nodes import KEYS, Recorder, eventually
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 STRANGE = """granted | granted x | granted s | granted 1 s | granted 1 1 | granted x 1 s
 granted 1 x s | granted 1.5 1 s | granted 1 1.5 s | granted -1 1 s | granted 1 -1 s | granted 1 +1 s
@@ -52,7 +51,7 @@ async def test_thousands_of_messages_at_once_leave_room_for_others(server: Redis
     """They lie in the socket when the process wakes. What else is due runs in between."""
     many, heard = 20_000, Recorder()
     seen: set[int] = set()
-    async with FairSemaphore(server.url, lease=ENDLESS_S, observers=[heard]) as semaphore:
+    async with FairSemaphore(server.url, observers=[heard]) as semaphore:
         channel = KEYS.channel(semaphore.node)
         with server.client() as client, client.pipeline(transaction=False) as messages:
             await eventually(lambda: client.publish(channel, "backoff 1 s"))

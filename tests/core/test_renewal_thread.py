@@ -105,7 +105,7 @@ class ThreadedNode:
 
     def __init__(self, server: RedisServer, **options: Any) -> None:
         self.loop = asyncio.new_event_loop()
-        self.semaphore = FairSemaphore(server.url, lease=ENDLESS_S, **options)
+        self.semaphore = FairSemaphore(server.url, **options)
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     async def __aenter__(self) -> Self:
@@ -161,7 +161,7 @@ async def test_it_renews_what_all_sessions_hold_and_the_log_names_what_blocks_on
     server: RedisServer, outside: Outside, caplog: Log
 ) -> None:
     async with ThreadedNode(server) as busy:
-        other = FairSemaphore(server.url, lease=ENDLESS_S)
+        other = FairSemaphore(server.url)
         await busy.run(other.open())
         both = busy.semaphore, other
         held = [await busy.run(one.acquire("s", 2)) for one in both]
@@ -249,7 +249,7 @@ def test_a_loop_that_has_ended_is_not_stalled(server: RedisServer, monkeypatch: 
     monkeypatch.setattr(semaphore, "RENEWAL_THREAD", own)
 
     async def hold() -> None:
-        semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
+        semaphore = FairSemaphore(server.url)
         await semaphore.open()
         await semaphore.acquire("s", 1)
 
@@ -266,7 +266,7 @@ def hold_and_block(server: RedisServer, may_end: Event, results: Connection) -> 
     """In a forked child, whose parent has the renewal thread."""
 
     async def run() -> None:
-        async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
+        async with FairSemaphore(server.url) as semaphore:
             async with semaphore.permit("s", 1) as permit:
                 results.send(semaphore.node)
                 may_end.wait(TIMEOUT_S)  # blocks
@@ -280,7 +280,7 @@ async def test_a_forked_child_has_a_thread_of_its_own(
     server: RedisServer, outside: Outside
 ) -> None:
     may_end = FORK.Event()
-    async with FairSemaphore(server.url, lease=ENDLESS_S):
+    async with FairSemaphore(server.url):
         with forked(hold_and_block, server, may_end) as heard:
             await is_renewed(outside, await asyncio.to_thread(heard))
             may_end.set()

@@ -10,7 +10,6 @@ from semaphore_middleware.model.rules import LABELS_MAX
 from tests.support.crawls import Log
 from tests.support.nodes import KEYS, Caller, Outside, eventually
 from tests.support.servers import RedisServer
-from tests.support.times import ENDLESS_S
 
 HOST = "www.example.org"
 
@@ -202,8 +201,8 @@ async def test_the_log_has_who_made_each_change_also_who_took_one_back(server: R
 async def test_every_node_logs_who_has_changed_what(server: RedisServer, caplog: Log) -> None:
     caplog.set_level("INFO")
     async with (
-        FairSemaphore(server.url, lease=ENDLESS_S),
-        FairSemaphore(server.url, lease=ENDLESS_S),
+        FairSemaphore(server.url),
+        FairSemaphore(server.url),
         Admin(server.url, name="alice") as admin,
     ):
         with server.client() as client:

@@ -165,7 +165,7 @@ async def test_no_slot_by_priority(server: RedisServer, site: Site, monkeypatch:
     """Otherwise a node that always has other work would never use them."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+    async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         requests = of_sites(site, "/slow/", sites=4, each=1)
         for request, priority in zip(requests, (3, 0, 1, 2), strict=True):
@@ -189,7 +189,7 @@ async def test_no_slot_for_another(
     """This node's next request has no slot for the permit, either, but another node may."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.05)
     set_options(monkeypatch, reuse_window=ENDLESS_S)
-    other, third = (FairSemaphore(server.url, lease=ENDLESS_S, job=Visits.name) for _ in range(2))
+    other, third = (FairSemaphore(server.url, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         requests = pages(site, 2, "/slow/", FULL)
@@ -212,7 +212,7 @@ async def test_no_slot_for_another(
 
 async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: Site) -> None:
     """It waited for a slot, another node has taken its site, and nothing is on the wire."""
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+    async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
         await eventually(lambda: waiting(server) == 4)

@@ -99,7 +99,7 @@ async def test_what_a_page_awaits_at_a_paused_site(
 ) -> None:
     url = site.url("/page/never", host="localhost")
     meta = {"asks": [url]} if awaited_by == "callback" else {"of_pipeline": url}
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as operator:
+    async with FairSemaphore(server.url) as operator:
         await operator.admin.pause("localhost")
         crawl = asking(server, Request(site.url("/page/"), meta=meta))
         await eventually(lambda: waiting(server))
@@ -116,7 +116,7 @@ async def test_what_a_page_awaits_at_a_paused_site(
 async def test_what_a_page_awaits_in_a_backoff(
     server: RedisServer, site: Site, caplog: Log, seconds: float, pages: int
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+    async with FairSemaphore(server.url) as other:
         async with other.permit("localhost", 2) as permit:
             permit.refused(seconds)
         asks = [site.url("/page/later", host="localhost")]

@@ -23,7 +23,6 @@ from tests.support.crawls import Crawl, Log, Patch, host_of, more_hosts
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.times import ENDLESS_S
 from tests.support.visits import Visits
 
 POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot"}
@@ -266,7 +265,7 @@ async def test_no_permit_for_it_opens_no_site(server: RedisServer, site: Site) -
     site.robots = FORBIDDING
     settings = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.1, "RETRY_ENABLED": False}
     async with (
-        FairSemaphore(server.url, lease=ENDLESS_S) as other,
+        FairSemaphore(server.url) as other,
         reader(server, site, **settings) as crawl,
     ):
         held = await other.acquire("127.0.0.1", 1)

@@ -151,7 +151,7 @@ async def test_a_page_whose_robots_txt_is_being_fetched_already(
 async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, site: Site) -> None:
     limits = {HOST: {"concurrency": 8, "rate": "1/d", "burst": 3}}
     crawl = Crawl(server, *pages(site, 5, "/slow/"), limit=8, SEMAPHORE_LIMITS=limits)
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as operator:
+    async with FairSemaphore(server.url) as operator:
         await site.until(lambda: site.now == 3)
         await eventually(lambda: server.members()[HOST] == (3, 2))
         assert site.now == 3
@@ -170,7 +170,7 @@ async def test_a_start_that_counts_waits_for_no_slot(
     """Begun later, it would be too close to the next one."""
     limit = {"concurrency": 1, **counts}
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", ENDLESS_S)
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+    async with FairSemaphore(server.url) as other:
         held = await other.acquire(HOST, Limit(**limit))
         limits = {HOST: limit}
         crawl = Crawl(server, *pages(site, 1), CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=limits)

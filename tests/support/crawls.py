@@ -179,7 +179,7 @@ async def taken(
     server: RedisServer, *scopes: str, limit: int = 1
 ) -> AsyncIterator[Callable[[], None]]:
     """Another node holds all permits of these scopes, until what is returned is called."""
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
+    async with FairSemaphore(server.url) as other:
         held = [await other.acquire(scope, limit) for scope in scopes for _ in range(limit)]
 
         def release() -> None:

@@ -42,7 +42,6 @@ class Restricted(SocketProxy):
         """What the server's INFO becomes."""
         self.lua = ""
         """Put before each script."""
-        self.brings_messages = True
         self.commands: list[Sequence[bytes]] = []
         """What has come."""
         self._shas: dict[bytes, bytes] = {}
@@ -103,8 +102,7 @@ class _Conversation:
 
     def _on_answer(self, answer: Any) -> None:
         if isinstance(answer, list) and answer and answer[0] in UNSOLICITED:
-            if answer[0] != b"message" or self._proxy.brings_messages:
-                self._client.write(_packed(answer))
+            self._client.write(_packed(answer))
             return
         command, _ = self._awaited.pop(0)
         if command[0] == b"INFO" and isinstance(answer, bytes):
