@@ -32,6 +32,12 @@ REPLY = {
 """The reply of the server if a test does not care."""
 
 
+def reply_to(update: LeaseUpdate, **parts: Any) -> Reply:
+    """By default it grants all that was asked for."""
+    granted = {"lease_id": update.lease_id, "granted": update.requested}
+    return Reply(update, **{**granted, **REPLY, **parts})
+
+
 class Clock:
     """The part of an event loop that permits use. It stands still until a test moves it."""
 
@@ -119,9 +125,7 @@ class LoneNode:
         return self.lease.updates(self.now())
 
     def apply(self, update: LeaseUpdate, *, sent: float | None = None, **reply: Any) -> None:
-        """The server's reply; by default it grants all that was asked for."""
-        fields = {"lease_id": update.lease_id, "granted": update.requested, **REPLY, **reply}
-        self.lease.on_reply(Reply(update, **fields), self.now() if sent is None else sent)
+        self.lease.on_reply(reply_to(update, **reply), self.now() if sent is None else sent)
 
     def exchange(self, **reply: Any) -> LeaseUpdate:
         """Send the present update, and apply the reply."""

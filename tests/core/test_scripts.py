@@ -386,18 +386,6 @@ async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside:
     assert outside.notified() == [("b", f"granted {b.book('s').lease_id} 1 s")]
 
 
-async def test_the_first_is_notified_to_fetch_the_rest(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b, c = [await Caller.join(server, name) for name in "abc"]
-    most = 2 * CROWD
-    for node in (a, b, c):
-        await node.take("s", most, limit=most)
-    await a.give_back("s", most, limit=most)
-    assert sum(outside.held().values()) == CROWD
-    assert outside.notified()[-1] == ("b", "retry 0 s")
-
-
 async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     for node in (a, b, c):

@@ -26,7 +26,7 @@ from semaphore_middleware.link.connection import CallTimeoutError
 from semaphore_middleware.link.lease import RENEWAL
 from semaphore_middleware.link.renewal_thread import Beat
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import GRACE_S, LEASE_S, REPLY, WINDOW_S
+from tests.core.lone_node import GRACE_S, LEASE_S, WINDOW_S, reply_to
 from tests.support import nodes
 from tests.support.crawls import Log
 from tests.support.simulated import in_simulated_time
@@ -122,8 +122,7 @@ class FakeServer:
     def _reply(self, update: LeaseUpdate) -> Reply:
         most = update.requested if self.granted is None else self.granted
         granted = max(update.granted_ack, min(update.requested, most))
-        parts: dict[str, Any] = {**REPLY, **self.changes}
-        return Reply(update, lease_id=update.lease_id, granted=granted, **parts)
+        return reply_to(update, granted=granted, **self.changes)
 
     @property
     def times(self) -> list[float]:

@@ -9,7 +9,6 @@ import pytest
 
 from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.core.update_queue import (
     BATCH_DELAY_S,
     BUSY_SPACING_S,
@@ -26,10 +25,10 @@ from tests.core.lone_node import (
     FULL,
     GRACE_S,
     LEASE_S,
-    REPLY,
     START_S,
     WINDOW_S,
     Clock,
+    reply_to,
 )
 from tests.support import nodes
 
@@ -79,14 +78,7 @@ class LoneQueue:
         """Make the next call, and apply its replies."""
         self.is_woken = False
         call = self.updates.next_call()
-        replies = [
-            Reply(
-                update,
-                **{"lease_id": update.lease_id, "granted": update.requested, **REPLY, **reply},
-            )
-            for update in call.updates
-        ]
-        self.updates.on_replies(call, replies)
+        self.updates.on_replies(call, [reply_to(one, **reply) for one in call.updates])
         return call
 
     def hold(self, scope: str = "s", **reply: Any) -> Permit:

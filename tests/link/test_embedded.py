@@ -106,7 +106,7 @@ def test_a_server_is_joined_when_its_disk_is_full(
     monkeypatch.setattr("socket.socket.bind", bind)
     other = embedded.start_or_join("prefix")
     other.leave()
-    assert other.url == user.url
+    assert other.url == user.url == embedded.find(), "it outlives one of its users"
 
 
 async def test_permits_are_kept_when_the_embedded_server_is_killed(caplog: Log) -> None:

@@ -49,24 +49,6 @@ async def test_embedded_server_ends_with_the_last_process(site: Site, tmp_path: 
     await eventually(lambda: not runs(pid))
 
 
-@pytest.mark.slow
-async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: Path) -> None:
-    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 3}
-    embedded = Embedded()
-    async with scrapy(tmp_path, Request(site.url("/slow/killed")), **settings) as first:
-        await site.until(lambda: site.now == 1)
-        pid = embedded.pid
-        async with scrapy(tmp_path, Request(site.url("/slow/heir")), **settings) as heir:
-            await eventually(lambda: waiting(embedded))
-            first.kill()
-            # Its permit comes free when its lease has ended.
-            await site.until(lambda: site.arrivals == ["/slow/killed", "/slow/heir"])
-            assert embedded.pid == pid
-            heir.kill()
-    assert site.most == 1
-    await eventually(lambda: not runs(pid))
-
-
 # Several crawls of one process --------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 
 from semaphore_middleware.errors import ClosedError, SettingsError
 from semaphore_middleware.scrapy.crawl import crawl_of as the_crawl_of
-from tests.support.crawls import ADD_ON, By, Crawl, Log, both, errors, scrapy
+from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, both, errors, scrapy
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -90,36 +90,28 @@ SELECT = ("-s", "TWISTED_REACTOR=twisted.internet.selectreactor.SelectReactor")
 @pytest.mark.parametrize(
     ("options", "settings", "said"),
     [
-        ((), {"SEMAPHORE_LIMITS": {"example.com": 1.5}}, "SEMAPHORE_LIMITS.*allowed is"),
-        ((), {"DOWNLOADER": "scrapy.Spider"}, "DOWNLOADER = 'scrapy.Spider': allowed is a class"),
+        ((), {**ADD_ON, "SEMAPHORE_LIMITS": {"a.example": 1.5}}, "SEMAPHORE_LIMITS.*allowed is"),
+        ((), {**ADD_ON, "DOWNLOADER": "scrapy.Spider"}, "DOWNLOADER = 'scrapy.Spider': allowed is"),
         # Scrapy adds a traceback of its own: without asyncio nothing can keep it from that.
-        (SELECT, {}, "TWISTED_REACTOR: the semaphore needs asyncio; allowed is"),
+        (SELECT, ADD_ON, "TWISTED_REACTOR: the semaphore needs asyncio; allowed is"),
+        *(((), by, "the embedded server cannot be used: ") for by in (ADD_ON, ALONE)),
     ],
-    ids=["settings", "components", "reactor"],
+    ids=["settings", "components", "reactor", "embedded server", "middleware alone"],
 )
 async def test_what_is_not_allowed_ends_a_process_with_status_1(
-    site: Site, tmp_path: Path, options: tuple[str, ...], settings: dict[str, Any], said: str
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    settings: dict[str, Any],
+    said: str,
 ) -> None:
-    page = Request(site.url("/page/"))
-    async with scrapy(tmp_path, page, options=options, **ADD_ON, **settings) as crawl:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", str(tmp_path / "file"))
+    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **settings) as crawl:
         assert await crawl.ended() == 1
     assert re.search(said, crawl.errors[0])
     assert options or (len(crawl.errors) == 1 and "Traceback" not in crawl.log)
-    assert site.arrivals == []
-
-
-@both
-async def test_an_embedded_server_that_cannot_be_used_ends_a_process_with_status_1(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: By
-) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", str(file))
-    async with scrapy(tmp_path, Request(site.url("/page/")), **by) as crawl:
-        assert await crawl.ended() == 1
-    [error] = crawl.errors
-    assert "the embedded server cannot be used: " in error
-    assert "Traceback" not in crawl.log
     assert site.arrivals == []
 
 
