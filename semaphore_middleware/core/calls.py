@@ -13,7 +13,8 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Literal, Self, TypeAlias
 
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.protocol import (
@@ -36,10 +37,10 @@ from semaphore_middleware.model.options import NodeOptions
 logger = logging.getLogger(__name__)
 
 UPDATES_PER_CALL = 100
-UNUSED_LEASES = 4  # without a call, until no node of another version is left: see `begin_epoch.lua`
 LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
 LOSSES_INTERVAL_S = 60.0  # between two log lines about a server that loses data again and again
 TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
+Mode: TypeAlias = Literal["", "trusted", "look"]  # of the script `begin_epoch`
 
 
 class UnpackableError(SemaphoreError):
@@ -89,7 +90,11 @@ class Recovery:
         """
         return self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
 
-    def call_to_join(self, info: str) -> Call:
+    async def look(self, connection: Connection) -> Begun:
+        """What `join_epoch` would join; raises as that does, but changes nothing."""
+        return await begin_epoch(connection, partial(self.call_to_join, mode="look"))
+
+    def call_to_join(self, info: str, mode: Mode = "") -> Call:
         """The call of the script `begin_epoch`. If the server is in another incarnation, the
         updates that follow in the same round trip are of an earlier epoch, and it applies none.
         """
@@ -97,11 +102,10 @@ class Recovery:
         head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
         # A node that has used another server may hold permits that a new server does not know of.
         wait_if_empty = self._wait if self.epoch else 0.0
-        return pack_begin(self._keys, head, self._wait, wait_if_empty, info)
+        return pack_begin(self._keys, head, self._wait, wait_if_empty, info, mode)
 
-    def on_joined(self, connection: Connection, reply: Sequence[Any]) -> bool:
-        """Apply the reply to `call_to_join`. Returns and raises as `join_epoch` does."""
-        begun = Begun.read(reply, connection.server_name)
+    def on_joined(self, connection: Connection, begun: Begun) -> bool:
+        """Apply the reply to `call_to_join`. Returns what `join_epoch` does."""
         connection.may_evict = begun.may_evict
         is_new = begun.epoch != self.epoch
         self.epoch = begun.epoch
@@ -163,18 +167,18 @@ class Recovery:
             logger.info("The wait is over: permits are granted again.")
 
 
-async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Sequence[Any]:
-    """The reply to the script `begin_epoch`, packed with the output of INFO if scripts may not use
-    that.
+async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Begun:
+    """Run the script `begin_epoch`; `pack` makes the call from the output of INFO, if scripts may
+    not use that.
     """
-    if not connection.needs_info_for_scripts:
-        try:
-            (reply,) = await run_scripts(connection, [pack("")])
-            return reply  # type: ignore[no-any-return]
-        except NotInScriptsError:
-            connection.needs_info_for_scripts = True
-    (reply,) = await run_scripts(connection, [pack(await info_for_scripts(connection))])
-    return reply  # type: ignore[no-any-return]
+    try:
+        (reply,) = await run_scripts(connection, [pack(await info_for_scripts(connection))])
+    except NotInScriptsError:
+        if connection.needs_info_for_scripts:
+            raise
+        connection.needs_info_for_scripts = True
+        return await begin_epoch(connection, pack)
+    return Begun.read(reply, connection.server_name)
 
 
 async def info_for_scripts(connection: Connection) -> str:
@@ -191,18 +195,18 @@ def pack_begin(
     wait: float,
     wait_if_empty: float,
     info: str = "",
-    is_trusted: bool = False,
+    mode: Mode = "",
 ) -> Call:
     """The call of the script `begin_epoch`: it begins an epoch unless the server's present
     incarnation has one.
 
     `wait` is the recovery wait in seconds, `wait_if_empty` that of a server which was started when
-    no permit was held. With `is_trusted` there is no wait, and one that has begun ends. `info` is
-    the output of INFO, if the script may not use that.
+    no permit was held. `info` is the output of INFO, if the script may not use that. In the mode
+    `trusted` there is no wait, and one that has begun ends; `look` changes nothing.
     """
     waits = milliseconds(wait), milliseconds(wait_if_empty)
     epoch = f"{VERSION}-{chance.token(8)}"
-    arguments = (head, epoch, VERSION, *waits, int(is_trusted), info)
+    arguments = (head, epoch, VERSION, *waits, mode, info)
     return Call(BEGIN_EPOCH, keys.of_all, arguments, though_full=True)
 
 
@@ -253,23 +257,6 @@ class Store:
         nodes, for changed rules.
         """
 
-    async def foresee(self, connection: Connection, silent_for: float) -> Begun:
-        """What `Recovery.join_epoch` would find `silent_for` seconds after a node's last call,
-        without `left` of a wait that has begun. Changes nothing. Raises as that does.
-        """
-        fields = ("id", "life", "version", "started_empty")
-        ((epoch, life, version, empty),) = await connection.execute(
-            [("HMGET", self._keys.epoch, *fields)]
-        )
-        own, wait = VERSION.encode(), self._options.recovery_wait
-        is_other = version not in (None, own) and silent_for < UNUSED_LEASES * self._options.lease
-        is_known = version == own and (life or b"").startswith(connection.incarnation.encode())
-        left = 0.0
-        if not is_known and empty != connection.facts["run_id"].encode():
-            left = self._options.lease if wait is None else wait
-        reply = (b"" if is_other else epoch or b"none", version, 1000 * left, connection.may_evict)
-        return Begun.read(reply, connection.server_name)
-
     async def check_rights(self, connection: Connection) -> None:
         """Try each command of the scripts once, on a trial key that does not stay.
 
@@ -307,7 +294,8 @@ class Store:
         results = await run_scripts(connection, packed, before_loading=self.recovery.join_epoch)
         self._answered_at = sent
         if check:
-            self.recovery.on_joined(connection, results.pop(0))
+            begun = Begun.read(results.pop(0), connection.server_name)
+            self.recovery.on_joined(connection, begun)
         if connection.may_evict:
             await info_for_scripts(connection)  # the script may not be able to check for evictions
         if connection.facts.get("evicted_keys") != evicted:

@@ -237,11 +237,11 @@ class Admin:
         requests, for one lease at most. Raises `ServerRefusedError` also if nodes of another
         version of this package use the server.
         """
-        from semaphore_middleware.core.calls import Begun, begin_epoch, pack_begin  # only here
+        from semaphore_middleware.core.calls import begin_epoch, pack_begin  # only here
 
-        pack = partial(pack_begin, self._keys, pack_head(self.lease), 0, 0, is_trusted=True)
+        pack = partial(pack_begin, self._keys, pack_head(self.lease), 0, 0, mode="trusted")
         async with self.connected() as connection:
-            Begun.read(await begin_epoch(connection, pack), connection.server_name)
+            await begin_epoch(connection, pack)
             await self._notify(connection, "ended the wait in which no permit is granted")
 
     # Calls --------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from semaphore_middleware.link.environment import EMBEDDED, default_node, machin
 from semaphore_middleware.link.lease import call_timeout
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.location import Server
-from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean, patterns_for
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import BY_NAME, PARTS, Limit, strictest
@@ -119,11 +118,11 @@ async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Reque
     if server.is_loopback or (is_embedded and not ours.url_from):
         warn_of_others(str(server))
     async with admin_of(settings) as admin:
-        await _check_server(server, ours, admin)
+        await _check_server(server, ours)
         await _show_limits(ours, request, settings, admin)
 
 
-async def _check_server(server: Server, ours: SemaphoreSettings, admin: Admin) -> None:
+async def _check_server(server: Server, ours: SemaphoreSettings) -> None:
     """Make the checks of a node's start, and print what a crawl would wait for."""
     keys = Keys(ours.prefix)
     recovery = Recovery(keys, ours, lambda _: None)
@@ -132,12 +131,9 @@ async def _check_server(server: Server, ours: SemaphoreSettings, admin: Admin) -
 
     async def look() -> None:
         connection = await open_checked(link, store)
-        state = await admin.server_state()
-        begun = await store.foresee(connection, state.silent_for)
+        begun = await recovery.look(connection)
         print("  reachable, and permits what a crawl needs")
         recovery.log_loss(begun, connection)
-        if state.recovery_left and not begun.left:
-            print(f"  grants no permit for another {time_of(state.recovery_left)}")
 
     try:
         async with asyncio.timeout(SERVER_TIMEOUT_S):

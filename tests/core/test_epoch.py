@@ -198,7 +198,7 @@ def test_beginning_an_epoch_again_never_lengthens_the_wait(outside: Outside) -> 
 
     def begin(id: str, wait: int) -> tuple[bytes, int]:
         """Its id, and for how many milliseconds nothing is granted."""
-        reply = outside.client.eval(source, 3, *keys, head, id, "v", wait, wait, 0, "")
+        reply = outside.client.eval(source, 3, *keys, head, id, "v", wait, wait, "", "")
         return reply[0], reply[2]
 
     for id, wait, begun, left in (

@@ -99,12 +99,16 @@ async def test_what_is_no_url_is_refused(url: str) -> None:
     assert (ran.status, "is no URL like https://" in ran.err) == (2, True)
 
 
-async def test_a_server_that_evicts_or_is_new_is_a_warning(server: RedisServer) -> None:
+async def test_a_server_that_evicts_or_is_new_is_a_warning(
+    server: RedisServer, outside: Outside
+) -> None:
     with server.client() as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.delete(KEYS.epoch)
-    ran = await check(server, SEMAPHORE_RECOVERY_WAIT=9)
+        before = outside.dump()
+        ran = await check(server, SEMAPHORE_RECOVERY_WAIT=9)
+        assert outside.dump() == before
     assert ran.status == 0
     evicts, new = ran.lines[-2:]
     assert evicts.endswith("for 9.0 s afterwards: set its maxmemory-policy to noeviction.")
