@@ -26,7 +26,7 @@ from semaphore_middleware.core.protocol import (
     pack_update,
 )
 from semaphore_middleware.core.scripts import BEGIN_EPOCH, SYNC
-from semaphore_middleware.errors import SemaphoreError, ServerRefusedError
+from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.link import chance
 from semaphore_middleware.link.connection import Connection, NotInScriptsError
 from semaphore_middleware.link.rights import try_rights
@@ -41,14 +41,6 @@ LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
 LOSSES_INTERVAL_S = 60.0  # between two log lines about a server that loses data again and again
 TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
 Mode: TypeAlias = Literal["", "trusted", "look"]  # of the script `begin_epoch`
-
-
-class UnpackableError(SemaphoreError):
-    """An update that cannot be packed for the server."""
-
-    def __init__(self, update: LeaseUpdate) -> None:
-        super().__init__(f"the update for {update.scope!r} cannot be packed")
-        self.update = update
 
 
 class Recovery:
@@ -277,8 +269,7 @@ class Store:
 
         With `check`, the same round trip first checks that the server is still in the known
         incarnation. If it is not, it applies none of the updates, as they are of an earlier epoch.
-        Raises `ServerUnreachableError`; every update can then be sent again without harm. Raises
-        `UnpackableError` before it sends anything.
+        Raises `ServerUnreachableError`; every update can then be sent again without harm.
         """
         calls = list(batches(updates, UPDATES_PER_CALL))
         known_epoch = self.recovery.epoch
@@ -348,9 +339,6 @@ class Store:
         head = pack_head(options.lease, chance.fraction(), silent, self._machine)
         arguments = [head, encoded(self.node), epoch, self._job]
         for update in call:
-            try:
-                keys += self._keys.of(update.scope)
-                arguments.append(pack_update(update, options.backoff))
-            except Exception as error:  # any: the other updates of the call are well
-                raise UnpackableError(update) from error
+            keys += self._keys.of(update.scope)
+            arguments.append(pack_update(update, options.backoff))
         return Call(SYNC, keys, arguments, though_full=True)  # promise: full server

@@ -117,12 +117,6 @@ def note_unread(node: Announcer, reply: Reply) -> None:
     logger.error("The server could not read %s (a bug: please report it).", reply.update)
 
 
-def note_unsendable(node: Announcer, error: Exception) -> None:
-    """Announce an update that cannot be sent."""
-    node.emit(UpdateRefused)
-    logger.error("%s: %r. Its requests fail; other sites are served.", error, error.__cause__)
-
-
 def note_loss(node: Announcer, permit: Permit, why: str) -> None:
     """Announce the loss of a permit."""
     node.emit(PermitLost, permit)

@@ -260,7 +260,7 @@ class UnknownNotification(CountedEvent):
 
 @dataclass(frozen=True, slots=True)
 class UpdateRefused(CountedEvent):
-    """An update of this node could not be sent, or the server could not read it."""
+    """The server could not read an update of this node."""
 
     counter = "refused_updates"
 

@@ -26,7 +26,6 @@ from semaphore_middleware.core.notices import (
     note_own_pause,
     note_reply,
     note_unread,
-    note_unsendable,
 )
 from semaphore_middleware.core.observer import (
     FailedAtOnce,
@@ -64,7 +63,6 @@ NOT_OURS = (
 )
 NOT_READ = "could not be renewed, as the server could not read this node's update"
 UNREADABLE = "could not be renewed, as its site's data on the server is damaged"
-NOT_SENT = "could not be renewed, as this node's update cannot be sent"
 
 
 class Node(Announcer, Protocol):
@@ -592,15 +590,6 @@ class ScopeLease:
             permit._lose(f"the permit for {self.scope!r} {why}{stopped}")
         for permit in lost:
             note_loss(self._node, permit, why)
-
-    def fail(self, error: Exception) -> None:
-        """An update of this scope cannot be sent: fail its waiting requests with this error, and
-        lose all permits.
-        """
-        note_unsendable(self._node, error)
-        for permit in self._queue.clear():
-            permit._refuse(error)
-        self.lose_all(NOT_SENT)
 
     def on_new_epoch(self) -> None:
         """Claim all held permits under a new lease in the next update, as the server is in another

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from semaphore_middleware.core.cache import Cache
-from semaphore_middleware.core.calls import Store, UnpackableError
+from semaphore_middleware.core.calls import Store
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.notices import note_change
 from semaphore_middleware.core.observer import (
@@ -182,9 +182,6 @@ class Session:
             except CallTimeoutError:
                 self.updates.on_timeout(call)
                 raise
-            except UnpackableError as error:
-                self.updates.on_unpackable(call, error)
-                return
             if replies is None:
                 await connection.check_server()  # the renewal thread must find the same incarnation
                 await self._recovery.join_epoch(connection)

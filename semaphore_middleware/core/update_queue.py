@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from semaphore_middleware.core.calls import UnpackableError
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import LeaseUpdate, Reply
@@ -286,14 +285,6 @@ class UpdateQueue:
     def on_timeout(self, call: OutgoingCall) -> None:
         """After a time-out, send less in the next call."""
         self._leases_at_once = max(1, len(call.leases) // 2)
-
-    def on_unpackable(self, call: OutgoingCall, error: UnpackableError) -> None:
-        """One update of the call cannot be sent: fail its requests, and send the others."""
-        if lease := self.leases.get(error.update.scope):
-            lease.fail(error)
-        self._due = dict.fromkeys(call.leases) | self._due
-        self._is_check_due |= call.checks_server
-        self._wake()
 
     def forget_empty(self, leases: Iterable[ScopeLease]) -> None:
         """Forget the empty ones among these leases."""

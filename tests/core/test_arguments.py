@@ -8,12 +8,8 @@ from typing import Any, cast
 import pytest
 
 from semaphore_middleware import AcquireTimeoutError, FairSemaphore, SettingsError, SyncSemaphore
-from semaphore_middleware.core.calls import UnpackableError
-from semaphore_middleware.core.observer import UpdateRefused
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
-from tests.support.crawls import Log
-from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.simulated import SimulatedServer, in_simulated_time
 
@@ -96,26 +92,6 @@ async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServ
         held._outcome = None
         held.release()
         (await waiting).release()
-    assert server.members() == {}
-
-
-async def test_an_update_that_cannot_be_packed_fails_its_own_request(
-    server: RedisServer, caplog: Log
-) -> None:
-    """If it should get past the checks."""
-    recorder = Recorder()
-    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
-        assert semaphore._session is not None
-        bad = semaphore._session.updates.request(None, Limit(1))  # type: ignore[arg-type]
-        good = await semaphore.acquire("s", 1)
-        with pytest.raises(UnpackableError, match="None"):
-            await bad._granted
-        bad.release()
-        good.release()
-        async with semaphore.permit("s", 1):
-            pass
-    assert recorder.count(UpdateRefused) == 1
-    assert "a bug" not in caplog.text
     assert server.members() == {}
 
 
