@@ -17,7 +17,7 @@ from semaphore_middleware.core.observer import (
     UsageReported,
 )
 from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.core.protocol import Notification, Reply
+from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.events import Emitter
 from semaphore_middleware.model.feedback import Backoff
@@ -60,12 +60,6 @@ def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:
                 found.shut,
                 found.why,
             )
-
-
-def note_change(notification: Notification) -> None:
-    """Log who has changed what, if the message carries it."""
-    if notification.by:
-        logger.info("%s has %s.", notification.by, notification.what)
 
 
 def _note_cause_of_pause(node: Announcer, reply: Reply) -> None:

@@ -5,7 +5,6 @@ No raw reply travels further than this file.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from semaphore_middleware.core.records import (
     numbers_of,
 )
 from semaphore_middleware.link.lease import STEP
-from semaphore_middleware.link.text import decoded
+from semaphore_middleware.link.text import decoded, encoded
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Finding
@@ -34,7 +33,7 @@ from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.model.wire import Wire
 from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
-VERSION = "+".join(["11", *(policy.name for policy in POLICIES)])
+VERSION = "+".join(["12", *(policy.name for policy in POLICIES)])
 """Of the protocol: nodes of different versions, or with other policies, do not share a server."""
 
 CLOSE_S = 0.002
@@ -190,8 +189,8 @@ NUMBERS = {
 - `granted`: the lease id, and how many permits are granted under it.
 - `retry`: in how long to ask again.
 - `backoff`: when the pause began, by the server's wall clock, and how long it is.
-- `changed`: an operator has changed something, which may let waiting requests start: a JSON object
-  of who it was (`by`) and `what` was done. To all nodes.
+- `changed`: an operator has changed something, which may let waiting requests start: who has done
+  what, as text. To all nodes.
 - The name of a policy: its finding.
 """
 _NUMBER = re.compile("[0-9]{1,16}")
@@ -204,10 +203,8 @@ class Notification:
     kind: str
     scope: str = ""
     numbers: tuple[int, ...] = ()
-    by: str = ""
-    """Of a change: the operator, or the node."""
-    what: str = ""
-    """Of a change: what was done, as in: paused example.com."""
+    change: str = ""
+    """Who has done what, as in: me@here has paused example.com."""
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
@@ -217,21 +214,10 @@ class Notification:
         except UnicodeDecodeError:
             return None
         *numbers, scope = rest.split(" ", NUMBERS.get(kind, 0))
-        if kind == "changed" and scope:
-            return cls._read_change(scope)
+        if kind == "changed":
+            return cls(kind, change=clean(scope))
         is_whole = len(numbers) == NUMBERS.get(kind) and all(map(_NUMBER.fullmatch, numbers))
         return cls(kind, scope, tuple(map(int, numbers))) if is_whole else None
-
-    @classmethod
-    def _read_change(cls, text: str) -> Self | None:
-        try:
-            read = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        texts = [read.get(name) for name in ("by", "what")] if isinstance(read, dict) else [None]
-        if not all(isinstance(text, str) for text in texts):
-            return None
-        return cls("changed", by=clean(read["by"]), what=clean(read["what"]))
 
     @property
     def finding(self) -> Finding | None:
@@ -253,7 +239,7 @@ def read_findings(packed: bytes) -> tuple[Finding, ...]:
 
 def pack_change(by: str, what: str) -> bytes:
     """The notification of a change, to all nodes."""
-    return b"changed " + json.dumps({"by": by, "what": what}).encode()
+    return encoded(f"changed {by} has {what}")
 
 
 def pack_head(

@@ -10,7 +10,6 @@ from contextlib import suppress
 from semaphore_middleware.core.cache import Cache
 from semaphore_middleware.core.calls import Store
 from semaphore_middleware.core.keys import Keys
-from semaphore_middleware.core.notices import note_change
 from semaphore_middleware.core.observer import (
     Observers,
     Reconnected,
@@ -212,7 +211,7 @@ class Session:
         if notification is None:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
-            note_change(notification)
+            logger.info("%s.", notification.change)
             for lease in self.updates.leases.values():
                 lease.stop_reuse()  # promise: changed rule
             self.refresh()
