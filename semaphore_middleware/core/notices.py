@@ -30,11 +30,9 @@ class Announcer(Emitter, Protocol):
     """The part of a node that this module needs."""
 
     node: str
-    """This node's name."""
 
     @property
-    def backoff(self) -> Backoff:
-        """How nodes pause after refusals and failures."""
+    def backoff(self) -> Backoff: ...
 
 
 def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:

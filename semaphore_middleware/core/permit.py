@@ -18,6 +18,7 @@ from semaphore_middleware.core.failures import Failures
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.hosts import kind_of, site_index
+from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.validation import shown
 
@@ -33,46 +34,22 @@ class Stage(Enum):
 
 
 class Lease(Protocol):
-    """What a permit needs of its lease."""
+    """What a permit needs of its `ScopeLease`."""
 
     deadline: float
-    """Until then, on the loop's clock, the lease cannot be over; or for longer, if the renewal
-    thread has renewed it.
-    """
     last_success: float
-    """When the newest request known to have succeeded began, on any node."""
     failures: Failures
-    """This node's requests there without a response."""
 
     @property
-    def refuses_pages(self) -> bool:
-        """True if the site refuses some pages, however many requests there are."""
-
+    def findings(self) -> Sequence[Finding]: ...
     @property
-    def no_retry(self) -> str:
-        """Why a refused request is not retried, as last reported; empty: it may be."""
-
-    @property
-    def starts_count(self) -> bool:
-        """Whether requests should begin soon after the grant."""
-
-    def is_expired(self, now: float) -> bool:
-        """Whether the lease may be over."""
-
-    def start(self, permit: Permit) -> None:
-        """Note that the request with this permit begins."""
-
-    def note_response(self, status: int, size: int) -> None:
-        """Notify observers that a request has ended, with its response."""
-
-    def cancel(self, permit: Permit) -> None:
-        """Remove a request that no longer waits for its permit."""
-
-    def release(self, permit: Permit) -> None:
-        """Take the permit of a request that is done."""
-
-    def release_lost(self, permit: Permit) -> None:
-        """Forget a lost permit, as its request has ended."""
+    def starts_count(self) -> bool: ...
+    def is_expired(self, now: float) -> bool: ...
+    def start(self, permit: Permit) -> None: ...
+    def note_response(self, status: int, size: int) -> None: ...
+    def cancel(self, permit: Permit) -> None: ...
+    def release(self, permit: Permit) -> None: ...
+    def release_lost(self, permit: Permit) -> None: ...
 
 
 class Permit:
@@ -202,14 +179,14 @@ class Permit:
         """True if the site refuses some pages, however many requests there are, as last reported:
         then a page's second refusal says nothing of the site.
         """
-        return self._lease.refuses_pages
+        return any(finding.refuses_pages for finding in self._lease.findings)
 
     @property
     def no_retry(self) -> str:
         """Why the request is not retried if the site refuses it, as last reported; empty: it may
         be.
         """
-        return self._lease.no_retry
+        return next((each.no_retry for each in self._lease.findings if each.no_retry), "")
 
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
         """Report a response of the site, after `latency` seconds. Call it before `release`.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from semaphore_middleware.core.failures import Failures
@@ -66,36 +66,20 @@ UNREADABLE = "could not be renewed, as its site's data on the server is damaged"
 
 
 class Node(Announcer, Protocol):
-    """What a lease needs of its node: a clock, settings, and ways to send updates."""
+    """What a lease needs of its node, which is an `UpdateQueue`."""
 
     reuse_window: float
-    """Seconds for which a granted permit may be reused; 0: it serves one request."""
     renewal_snapshot: RenewalSnapshot
 
     @property
-    def grace(self) -> float:
-        """Seconds from sending an update to the deadline that its reply sets."""
-
-    def now(self) -> float:
-        """The loop's clock."""
-
-    def new_lease_id(self, above: int = 0) -> int:
-        """A new lease id, above `above`."""
-
-    def send_now(self, lease: ScopeLease) -> None:
-        """Send an update of the lease at once."""
-
-    def send_soon(self, lease: ScopeLease) -> None:
-        """Send an update of the lease together with others."""
-
-    def send_at_window_end(self, lease: ScopeLease) -> None:
-        """Call the lease's `on_window_end` when the common reuse window ends."""
-
-    def send_later(self, lease: ScopeLease, seconds: float) -> None:
-        """Send an update of the lease after `seconds`, if its requests still wait."""
-
-    def send_by(self, lease: ScopeLease, seconds: float) -> None:
-        """Send an update of the lease within `seconds`, if it still has a start to report."""
+    def grace(self) -> float: ...
+    def now(self) -> float: ...
+    def new_lease_id(self, above: int = 0) -> int: ...
+    def send_now(self, lease: ScopeLease) -> None: ...
+    def send_soon(self, lease: ScopeLease) -> None: ...
+    def send_at_window_end(self, lease: ScopeLease) -> None: ...
+    def send_later(self, lease: ScopeLease, seconds: float) -> None: ...
+    def send_by(self, lease: ScopeLease, seconds: float) -> None: ...
 
 
 class ScopeLease:
@@ -109,7 +93,9 @@ class ScopeLease:
         self.scope = scope
         self.limits = NamedLimits(limit)
         self.deadline = math.inf
-        """When the lease may be over, on the loop's clock; infinite until its first update."""
+        """Until then, on the loop's clock, the lease cannot be over; or for longer, if the renewal
+        thread has renewed it. Infinite until its first update.
+        """
         self.last_reply: Reply | None = None
         """The last reply to an update that the server accepted, of any lease."""
         self.is_full = False
@@ -635,16 +621,9 @@ class ScopeLease:
         return self._queue.permits
 
     @property
-    def refuses_pages(self) -> bool:
-        """True if the site refuses some pages, however many requests there are."""
-        findings = self.last_reply.findings if self.last_reply else ()
-        return any(finding.refuses_pages for finding in findings)
-
-    @property
-    def no_retry(self) -> str:
-        """Why a refused request is not retried, by the last reply; empty: it may be."""
-        findings = self.last_reply.findings if self.last_reply else ()
-        return next((finding.no_retry for finding in findings if finding.no_retry), "")
+    def findings(self) -> Sequence[Finding]:
+        """What policies have found about the site, by the last reply."""
+        return self.last_reply.findings if self.last_reply else ()
 
     @property
     def pause_end(self) -> float:

@@ -91,8 +91,10 @@ class UpdateQueue:
         wake: Callable[[], object],
     ) -> None:
         self.node = node
+        """This node's name."""
         self._options = options
         self.reuse_window = options.reuse_window
+        """Seconds for which a granted permit may be reused; 0: it serves one request."""
         self.emit = observers.emit
         self.now = loop.time
         self._loop = loop  # that of the permits and timers

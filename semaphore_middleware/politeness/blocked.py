@@ -37,12 +37,10 @@ class BlockedFinding(Finding):
 
     @property
     def shut_for(self) -> float | None:
-        """See `Finding`."""
         return self.blocked_for
 
     @property
     def why(self) -> str:
-        """See `Finding`."""
         if self.blocked_for is None:
             return ""
         last = f", the last one with status {self.refused_by}" if self.refused_by else ""
@@ -50,7 +48,6 @@ class BlockedFinding(Finding):
 
     @property
     def no_retry(self) -> str:
-        """See `Finding`."""
         return "its site has refused all requests for a long time" if self.shut else ""
 
 

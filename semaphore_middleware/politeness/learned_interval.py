@@ -25,12 +25,10 @@ class IntervalFinding(Finding):
 
     @property
     def refuses_pages(self) -> bool:
-        """See `Finding`."""
         return self.interval_is_off
 
     @property
     def lesson(self) -> str:
-        """See `Finding`."""
         interval = self.learned_interval
         if not interval:
             return ""

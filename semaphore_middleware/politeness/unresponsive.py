@@ -38,17 +38,14 @@ class UnresponsiveFinding(Finding):
 
     @property
     def shut_for(self) -> float | None:
-        """See `Finding`."""
         return self.down_for
 
     @property
     def why(self) -> str:
-        """See `Finding`."""
         return "" if self.down_for is None else f"It has not responded for {time_of(self.down_for)}"
 
     @property
     def explains_failures(self) -> bool:
-        """See `Finding`."""
         return self.is_failing
 
 
