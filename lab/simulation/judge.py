@@ -211,7 +211,9 @@ class Judge(Timeline):
             self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at
         ):
             rest -= STEP * self.plan.lease
-        return self.world.now - rest + ROUNDING_S >= permit._deadline - request.node.clock_ahead
+        return (
+            self.world.now - rest + ROUNDING_S >= permit._lease.deadline - request.node.clock_ahead
+        )
 
     def _may_be(
         self, scope: str, values: dict[Any, Any], granted_at: float = math.inf

@@ -266,28 +266,19 @@ class UpdateRefused(CountedEvent):
 
 
 class ObservedSemaphore(Protocol):
-    """A `FairSemaphore` as its observers see it."""
+    """The part of a `FairSemaphore` for its observers: `node`, `admin`, `problem`, `permits`,
+    `reason_at` and `held_back_by`.
+    """
 
     @property
-    def node(self) -> str:
-        """This node's name."""
-
+    def node(self) -> str: ...
     @property
-    def admin(self) -> Operations:
-        """The operators' view and actions."""
-
+    def admin(self) -> Operations: ...
     @property
-    def problem(self) -> Exception | None:
-        """The error of the last attempt to use the server; None: it succeeded."""
-
-    def permits(self) -> Collection[Permit]:
-        """This node's permits, held or waited for."""
-
-    def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
-        """Why requests of a scope wait, and for how many seconds from the last reply on."""
-
-    def held_back_by(self, scope: str) -> str:
-        """Why requests of a scope wait, in a word or two."""
+    def problem(self) -> Exception | None: ...
+    def permits(self) -> Collection[Permit]: ...
+    def reason_at(self, scope: str) -> tuple[Reason | None, float | None]: ...
+    def held_back_by(self, scope: str) -> str: ...
 
 
 class Observer:
@@ -421,7 +412,7 @@ def make_observers(options: NodeOptions, server: Server) -> list[Observer]:
 
 def _load(entry: EntryPoint) -> Callable[[NodeOptions, Server], Observer]:
     try:
-        factory: Callable[[NodeOptions, Server], Observer] = entry.load()
+        return entry.load()  # type: ignore[no-any-return]
     except ImportError as error:
         name = entry.dist.name if entry.dist else entry.module
         extras = f"[{','.join(entry.extras)}]" if entry.extras else ""
@@ -429,7 +420,6 @@ def _load(entry: EntryPoint) -> Callable[[NodeOptions, Server], Observer]:
             f"{entry.name}: this needs {error.name}, which is not installed; install it with: "
             f"pip install '{name}{extras}'"
         ) from error
-    return factory
 
 
 def _owner_of(on_event: Callable[[Event], None]) -> str:

@@ -273,18 +273,6 @@ class Permit:
 
     # For the semaphore --------------------------------------------------------------------------
 
-    @property
-    def _deadline(self) -> float:
-        """On the loop's clock: until then the lease cannot be over."""
-        return self._lease.deadline
-
-    @property
-    def _starts_count(self) -> bool:
-        """Whether requests of the scope should begin soon after the grant: their starts are spaced
-        by a delay or a rate, so that other nodes wait for this one, or their latency is measured.
-        """
-        return self._lease.starts_count
-
     def _begin(self) -> None:
         """Begin its request: a delay counts from now until the next start. A permit that is
         released before does not count as a start.
@@ -343,8 +331,11 @@ class PermitSet:
 
     @property
     def starts_count(self) -> bool:
-        """Whether the request should begin soon after the last grant (see `Permit`)."""
-        return any(permit._starts_count for permit in self.permits)
+        """Whether the request should begin soon after the last grant: the starts at a scope are
+        spaced by a delay or a rate, so that other nodes wait for this one, or their latency is
+        measured.
+        """
+        return any(permit._lease.starts_count for permit in self.permits)
 
     @property
     def must_not_start(self) -> bool:

@@ -253,15 +253,11 @@ _numbers_of = attrgetter(*numbers_of(LeaseUpdate))
 
 
 def pack_update(update: LeaseUpdate, backoff: Backoff) -> bytes:
-    """An update as the script takes it (see `sync.lua`)."""
-    numbers = UPDATE.pack(*_numbers_of(update), *update.limit.pack())
-    feedback = update.feedback
-    return numbers + pack_feedback(feedback, backoff) if feedback else numbers
-
-
-def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
-    """Feedback as the script takes it (see `read_feedback`)."""
-    numbers = asdict(feedback) | asdict(backoff)
+    """An update as the script takes it (see `sync.lua`), with its feedback if there is any."""
+    packed = UPDATE.pack(*_numbers_of(update), *update.limit.pack())
+    if update.feedback is None:
+        return packed
+    numbers = asdict(update.feedback) | asdict(backoff)
     for name in ("retry_after", "quota_interval"):
         numbers[name] = min(numbers[name], LONGEST_S)
-    return FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))
+    return packed + FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))

@@ -215,8 +215,16 @@ class Session:
             for lease in self.updates.leases.values():
                 lease.stop_reuse()  # promise: changed rule
             self.refresh()
-        else:
-            self._on_notification(notification)
+        elif lease := self.updates.leases.get(notification.scope):
+            match notification.kind, notification.numbers:
+                case "granted", (lease_id, granted):
+                    lease.on_granted(lease_id, granted)
+                case "retry", (wait,):
+                    self.updates.send_later(lease, wait / 1000)
+                case "backoff", (paused_at, length):
+                    lease.on_pause(paused_at, length)
+                case _ if finding := notification.finding:
+                    lease.on_finding(finding)
 
     def refresh(self) -> None:
         """Send everything again, as the replies have the present state of all sites."""
@@ -241,20 +249,6 @@ class Session:
         """The reason of `reason_at` in a word or two; empty: it is not known."""
         lease = self.updates.leases.get(scope)
         return lease.last_reply.held_back_by if lease and lease.last_reply else ""
-
-    def _on_notification(self, notification: Notification) -> None:
-        lease = self.updates.leases.get(notification.scope)
-        if lease is None:
-            return
-        match notification.kind, notification.numbers:
-            case "granted", (lease_id, granted):
-                lease.on_granted(lease_id, granted)
-            case "retry", (wait,):
-                self.updates.send_later(lease, wait / 1000)
-            case "backoff", (paused_at, length):
-                lease.on_pause(paused_at, length)
-            case _ if finding := notification.finding:
-                lease.on_finding(finding)
 
     # While the loop is stalled -----------------------------------------------------------------
 

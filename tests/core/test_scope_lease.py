@@ -98,9 +98,9 @@ def test_where_each_start_counts_nothing_is_reused(limit: Limit) -> None:
     node = LoneNode()
     first, spare = node.hold(2)
     spare.release()
-    assert not first._starts_count
+    assert not first._lease.starts_count
     waiting = [node.ask(limit), node.ask()]
-    assert first._starts_count
+    assert first._lease.starts_count
     first.release()
     assert stages(*waiting) == ["waiting", "waiting"]
     assert node.update().limit == limit, "the strictest that requests name now"
@@ -222,7 +222,7 @@ def test_the_deadline_counts_from_the_first_update_then_from_the_latest_answered
         node.apply(updates[late], granted=0, sent=sent[late])
         assert node.lease.deadline == sent[1] + GRACE_S
     node.lease.on_granted(updates[0].lease_id, 1)
-    assert permit._deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
+    assert permit._lease.deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
 
 
 @pytest.mark.parametrize("comes", ["reply", "grant", "call"])
