@@ -34,9 +34,7 @@ class Cache:
         self._has_complained = False
 
     async def get(self, name: str) -> tuple[bytes, float] | None:
-        """The value of a name, and for how many more seconds it is valid. None if there is none, or
-        if the server does not reply.
-        """
+        """The value of a name, and its remaining seconds. None: there is none, or no reply."""
         key = self._keys.cached(name)
         reply = self._gets.get(key)
         if reply is None:

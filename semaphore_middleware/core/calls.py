@@ -74,13 +74,13 @@ class Recovery:
             return 0.0
         return max(0.0, self._over_at - asyncio.get_running_loop().time())
 
-    async def join_epoch(self, connection: Connection) -> bool:
+    async def join_epoch(self, connection: Connection) -> None:
         """Join the epoch of the server's present incarnation; begin it if nobody has.
 
-        Returns whether it is another epoch than this node knew. Raises `ServerUnreachableError`,
-        and `ServerRefusedError` if nodes of another version use the server.
+        Raises `ServerUnreachableError`, and `ServerRefusedError` if nodes of another version use
+        the server.
         """
-        return self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
+        self.on_joined(connection, await begin_epoch(connection, self.call_to_join))
 
     async def look(self, connection: Connection) -> Begun:
         """What `join_epoch` would join; raises as that does, but changes nothing."""
@@ -96,17 +96,16 @@ class Recovery:
         wait_if_empty = self._wait if self.epoch else 0.0
         return pack_begin(self._keys, head, self._wait, wait_if_empty, info, mode)
 
-    def on_joined(self, connection: Connection, begun: Begun) -> bool:
-        """Apply the reply to `call_to_join`. Returns what `join_epoch` does."""
+    def on_joined(self, connection: Connection, begun: Begun) -> None:
+        """Apply the reply to `call_to_join`."""
         connection.may_evict = begun.may_evict
         is_new = begun.epoch != self.epoch
         self.epoch = begun.epoch
-        if is_new and begun.left > 0:
-            self._on_loss(begun.left)
         if is_new:
+            if begun.left > 0:
+                self._on_loss(begun.left)
             self.log_loss(begun, connection)
         self._note_wait(begun.left, connection)
-        return is_new
 
     def log_loss(self, begun: Begun, connection: Connection) -> None:
         """Log that the server has lost data; if it does so again and again, once a minute."""
@@ -160,9 +159,7 @@ class Recovery:
 
 
 async def begin_epoch(connection: Connection, pack: Callable[[str], Call]) -> Begun:
-    """Run the script `begin_epoch`; `pack` makes the call from the output of INFO, if scripts may
-    not use that.
-    """
+    """Run the script `begin_epoch`; `pack` gets the output of INFO if scripts may not use it."""
     try:
         (reply,) = await run_scripts(connection, [pack(await info_for_scripts(connection))])
     except NotInScriptsError:
@@ -245,9 +242,7 @@ class Store:
         self._answered_at = -math.inf  # when the last answered call was sent
         self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
         self.channels = (keys.channel(node), keys.changes)
-        """This node's channel, for what other nodes' calls have caused, and the channel of all
-        nodes, for changed rules.
-        """
+        """This node's channel, and that of all nodes for changed rules."""
 
     async def check_rights(self, connection: Connection) -> None:
         """Try each command of the scripts once, on a trial key that does not stay.

@@ -25,9 +25,7 @@ class Failures:
     failed_at: float = -math.inf
     """When the last of them failed."""
     until: float = -math.inf
-    """The end of this node's own pause; infinite until the server has replied whether other nodes
-    fail, too.
-    """
+    """The end of this node's own pause; infinite until it is known whether others fail, too."""
     closings: Closings = field(default_factory=Closings)
     """Those that were connections closed by the site, and whether these may be refusals."""
     _pause: float = 0.0  # the length of the last one in seconds

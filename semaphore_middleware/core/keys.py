@@ -37,9 +37,7 @@ class Keys:
         """The log of what operators have set, and when."""
 
     def of(self, scope: str) -> tuple[bytes, bytes]:
-        """The keys of a scope, in the order of scripts: its state and entries, and the queue of
-        waiting nodes.
-        """
+        """The keys of a scope, as scripts take them: its state with its entries, and its queue."""
         name = encoded(scope)
         return self.scopes + name, self._queue + name
 

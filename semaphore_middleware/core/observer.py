@@ -160,9 +160,7 @@ class AcquireTimedOut(CountedEvent):
 
 @dataclass(frozen=True, slots=True)
 class BackoffStarted(CountedEvent):
-    """A site asked for a pause, refused a request or did not answer: no node starts a request there
-    for a while.
-    """
+    """A site refused, did not answer or asked for a pause: no node starts a request there."""
 
     counter = "backoffs"
 

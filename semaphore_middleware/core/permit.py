@@ -169,9 +169,7 @@ class Permit:
 
     @property
     def site_answered_at(self) -> float:
-        """Loop time of the start of the newest request known to have succeeded, on any node; minus
-        infinity if none is known.
-        """
+        """When the newest request known to have succeeded began, on any node; or -infinity."""
         return self._lease.last_success
 
     @property
@@ -183,9 +181,7 @@ class Permit:
 
     @property
     def no_retry(self) -> str:
-        """Why the request is not retried if the site refuses it, as last reported; empty: it may
-        be.
-        """
+        """Why the request is not retried if the site refuses it; empty: it may be."""
         return next((each.no_retry for each in self._lease.findings if each.no_retry), "")
 
     def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
@@ -258,9 +254,7 @@ class Permit:
         return is_refusal
 
     def received(self, status: int, size: int) -> None:
-        """Report the request's response to observers: its status (0: there was none), and
-        the bytes of its body. Call it before `release`.
-        """
+        """Before `release`, report the response's status (0: none) and the bytes of its body."""
         self._lease.note_response(status, size)
 
     def until_lost(self) -> UntilLost:
@@ -274,9 +268,7 @@ class Permit:
     # For the semaphore --------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Begin its request: a delay counts from now until the next start. A permit that is
-        released before does not count as a start.
-        """
+        """Begin its request: a delay counts from now. A permit released before is no start."""
         if not self._begun:
             self._begun = True
             self._lease.start(self)
@@ -390,9 +382,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
         return self
 
     def add(self, permit: Permit) -> None:
-        """Cancel the task when this permit is lost, too. Raises `PermitLostError` if it is lost
-        already.
-        """
+        """Cancel the task when this permit is lost, too. Raises `PermitLostError` if it is."""
         permit._check()
         self._permits.append(permit)
         self._watch(permit)

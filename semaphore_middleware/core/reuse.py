@@ -21,9 +21,7 @@ class Pool:
     has_reused: bool = False
     """Whether one request has given its permit to the next in this reuse window."""
     until: float = -math.inf
-    """Until then the site may have permits to spare: two reuse windows at most after the last
-    reply.
-    """
+    """Until then the site may have permits to spare: at most two windows after the last reply."""
 
     def take(self) -> None:
         """Take a permit for a request."""
@@ -31,9 +29,7 @@ class Pool:
         self.unused = min(self.unused, self.permits)
 
     def end_window(self) -> int:
-        """End a reuse window. Returns how many permits no request has used in it: these go back to
-        the server.
-        """
+        """End a reuse window. Returns how many permits go back, as no request has used them."""
         unused = self.unused
         self.permits -= unused
         self.unused = self.permits

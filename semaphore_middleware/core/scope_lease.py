@@ -218,9 +218,7 @@ class ScopeLease:
     # A request is done --------------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
-        """Take the permit of a request that is done. The next request reuses it, or it is kept for
-        a later one, or returned to the server.
-        """
+        """Take the permit of a request that is done: reuse it, keep it, or return it."""
         self.limits.drop(permit.limit)
         del self._held[permit]
         self._unstarted -= not permit._begun
@@ -252,9 +250,7 @@ class ScopeLease:
         self._node.emit(PermitReleased, permit)
 
     def _note_outcome(self, permit: Permit, outcome: Feedback) -> bool:
-        """Note how the site answered a request. Returns whether this must be reported to the
-        server: then the permit is returned with it.
-        """
+        """Note how the site answered. Returns whether the permit is returned, to report it."""
         if outcome.latency is not None:
             self.last_success = max(self.last_success, permit.granted_at)
         if outcome.failed:
@@ -417,9 +413,7 @@ class ScopeLease:
     # The server's replies -----------------------------------------------------------------------
 
     def on_reply(self, reply: Reply, sent: float) -> None:
-        """Apply the server's reply to an update that was sent at the time `sent`. The guarantees
-        depend on the order of the steps.
-        """
+        """Apply the reply to an update sent at `sent`. The order of the steps matters."""
         now = self._node.now()
         self.expire_if_due(now)  # rule 17: deadlines first
         update = reply.update
@@ -479,9 +473,7 @@ class ScopeLease:
             self._note_pause(paused_at, reply.pause_length)
 
     def _take_grants(self, granted: int, now: float) -> None:
-        """Give granted permits to waiting requests. A surplus is kept where the site has permits to
-        spare, and returned where it has none.
-        """
+        """Give granted permits to waiting requests. A surplus stays if the site has more."""
         new = granted - self._totals.granted
         if new <= 0:
             return  # a message or an earlier reply has granted them
@@ -527,9 +519,7 @@ class ScopeLease:
             self._take_grants(granted, now)
 
     def on_pause(self, paused_at: int, length: float) -> None:
-        """Begin a pause of the site, which has refused a request or asked for a pause. Times are in
-        milliseconds.
-        """
+        """Begin a pause that the site has caused or asked for. Times are in milliseconds."""
         self._note_pause(paused_at, length)
         self._forbid_starts()
         self.stop_reuse()
@@ -563,9 +553,7 @@ class ScopeLease:
         return now >= self.deadline
 
     def lose_all(self, why: str, above: int = 0) -> None:
-        """End a lease that is over, or may be: lose its permits, cancel their transfers where that
-        is possible, and begin a new lease.
-        """
+        """End a lease that may be over: lose its permits, cancel their transfers, begin anew."""
         lost = list(self._held)
         self._held.clear()
         self._unstarted = 0

@@ -164,8 +164,6 @@ class Session:
             return
         await self._recovery.join_epoch(connection)
         self.updates.send_all()
-        # Not by the return value of `join_epoch`: a call whose reply was lost may have joined
-        # another one.
         if self._recovery.epoch != self._epoch:
             await self._begin_epoch()
         self._connection = connection
@@ -193,9 +191,7 @@ class Session:
             self.updates.forget_empty(call.leases)
 
     async def _begin_epoch(self) -> None:
-        """Move all leases to the joined epoch. The subscription is renewed, as a proxy may have
-        left it at a server that is no longer in use.
-        """
+        """Move all leases to the joined epoch. A proxy may have left the subscription behind."""
         self._epoch = self._recovery.epoch
         self.updates.renewal_snapshot.begin_epoch(self._epoch)
         for lease in self.updates.leases.values():
@@ -212,8 +208,8 @@ class Session:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
             logger.info("%s.", notification.change)
-            for lease in self.updates.leases.values():
-                lease.stop_reuse()  # promise: changed rule
+            for each in self.updates.leases.values():
+                each.stop_reuse()  # promise: changed rule
             self.refresh()
         elif lease := self.updates.leases.get(notification.scope):
             match notification.kind, notification.numbers:
@@ -298,9 +294,7 @@ class Session:
 
 
 async def open_checked(link: Link, store: Store) -> Connection:
-    """The link's connection, after a check that no right is missing. Raises as `Server.connect`,
-    and `ServerRefusedError` for a right.
-    """
+    """The link's connection, once no right is missing. Raises as `Server.connect` does."""
     connection = await link.open()
     await store.check_rights(connection)
     await link.check_subscription(store.channels)

@@ -208,9 +208,7 @@ class UpdateQueue:
         self._wake()
 
     def send_soon(self, lease: ScopeLease) -> None:
-        """Send the lease's update some milliseconds after the last call, as a call for each
-        request would cost too much.
-        """
+        """Send the lease's update some milliseconds after the last call, with others."""
         self._due[lease] = None
         now = self.now()
         time = self._spacing.next_time if lease.waiting else now + BATCH_DELAY_S
@@ -229,9 +227,7 @@ class UpdateQueue:
         self._in_windows[lease] = None
 
     def send_later(self, lease: ScopeLease, seconds: float) -> None:
-        """Send the lease's update after `seconds`, if its requests still wait. A later call
-        replaces an earlier one.
-        """
+        """Send the update after `seconds`, if requests still wait. A later call replaces it."""
         # promise: shorter wait
         self._call_at(self.now() + max(0.0, seconds - TIMER_LAG_S), lease.on_time)
 
@@ -341,9 +337,7 @@ class UpdateQueue:
             self._call_at(self.now() + RENEWAL * self._options.lease, self._renew)
 
     def on_stall(self, seconds: float) -> None:
-        """Send everything again after a stall: the renewal thread may have cancelled the
-        requests that wait.
-        """
+        """Send everything again: the renewal thread may have cancelled requests that wait."""
         self.emit(ProcessStalled, seconds)
         self.send_all()
         self.check_server()

@@ -161,8 +161,7 @@ class Inspection:
     next_start: Wire[float] = 0.0
     """Seconds until delay and rate allow the next start."""
     backoff_left: Wire[float] = 0.0
-    """Seconds left of a pause, after a refusal, without a response, or at the site's request; 0: no
-    pause."""
+    """Seconds left of a pause that the site has caused or asked for; 0: no pause."""
     backoff_last: Wire[float] = 0.0
     """Seconds of the last pause not set by the site itself; good answers lower it."""
     paused: Wire[bool] = False

@@ -33,11 +33,9 @@ class Rule:
     by: str
     """The last to set it: a user, or a node."""
     limit: Mapping[str, Any] = field(default_factory=dict)
-    """The parts of the limit set here, by name. A 'concurrency' of 10**12 is no limit, a 'rate' of
-    'none' no rate."""
+    """Parts of a limit, by name. A 'concurrency' of 10**12 is no limit, a 'rate' of 'none' none."""
     paused: bool | None = None
-    """True pauses. False exempts from a paused pattern, until the pattern is paused again. None
-    inherits."""
+    """True pauses, False exempts from a pattern's pause until its next one, None inherits."""
 
     @property
     def is_pattern(self) -> bool:
@@ -105,9 +103,7 @@ class RuleChange:
 
     @classmethod
     def resume(cls, name: str, by: str, is_above_paused: bool = False) -> Self:
-        """End a pause. With `is_above_paused`, a pattern fitting the scope is paused: the scope is
-        exempted from it.
-        """
+        """End a pause. `is_above_paused`: exempt the scope from that of a pattern, too."""
         names = _names(name, may_be_every=True)
         text = f"resumed {_named(names)}"
         if is_above_paused:
