@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from threading import get_ident
 from types import TracebackType
@@ -52,6 +53,7 @@ class Lease(Protocol):
     def release_lost(self, permit: Permit) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Permit:
     """The right to one request at a site, until `release()`. Get it from `FairSemaphore`.
 
@@ -61,75 +63,45 @@ class Permit:
     It is held under a lease on the server, which the semaphore renews. If that fails for too long,
     the permit is lost: `lost` becomes true, and what runs within `until_lost()` is cancelled, 0.65
     of the lease time after the last successful call, before the server can grant the permit to
-    another node (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
-    Distributed File Cache Consistency, 1989).
+    another node.
     """
 
-    __slots__ = (
-        "_begun",
-        "_error",
-        "_granted",
-        "_is_of_thread",
-        "_lease",
-        "_loop",
-        "_on_wait",
-        "_outcome",
-        "_priority",
-        "_requested_at",
-        "_reuse_until",
-        "_stage",
-        "_thread",
-        "_watchers",
-        "granted_at",
-        "limit",
-        "must_not_start",
-        "owner",
-        "scope",
-        "waited",
-    )
+    scope: str
+    limit: Limit
+    _loop: asyncio.AbstractEventLoop
+    _lease: Lease
+    owner: object = None
+    """An object of the caller, which shows observers the permit's purpose."""
+    _priority: float = 0.0
+    """Of this node's requests that wait for the scope, the highest priority comes first."""
+    _on_wait: Callable[[], object] | None = None
+    """Called if it is not granted at once."""
+    waited: bool = field(default=False, init=False)
+    """True if it was not granted at once."""
+    granted_at: float = field(default=math.inf, init=False)
+    """On the loop's clock; infinite until it is granted."""
+    must_not_start: bool = field(default=False, init=False)
+    """True if the site has refused a request since the grant: do not begin one now."""
+    _begun: bool = field(default=False, init=False)
+    """True once its request has begun."""
+    _stage: Stage = field(default=Stage.WAITING, init=False)
+    _thread: int = field(default_factory=get_ident, init=False)
+    _requested_at: float = field(init=False)
+    _granted: asyncio.Future[None] = field(init=False)
+    _reuse_until: float = field(default=0.0, init=False)
+    """On the loop's clock: until then it may serve the node's next request after this one."""
+    _watchers: tuple[Callable[[], object], ...] = field(default=(), init=False)
+    """Called when it is lost; empty: nothing runs under it that could be cancelled."""
+    _is_of_thread: bool = field(default=False, init=False)
+    """True if a thread works under it, which cannot be cancelled."""
+    _error: PermitLostError | None = field(default=None, init=False)
+    """The reason of the loss."""
+    _outcome: Feedback | None = field(default=None, init=False)
+    """The result of the request, sent with the release if the server needs it."""
 
-    def __init__(
-        self,
-        scope: str,
-        limit: Limit,
-        loop: asyncio.AbstractEventLoop,
-        lease: Lease,
-        owner: object = None,
-        priority: float = 0.0,
-        on_wait: Callable[[], object] | None = None,
-    ) -> None:
-        self.scope = scope
-        self.limit = limit
-        self.owner = owner
-        """An object of the caller, which shows observers the permit's purpose."""
-        self._priority = priority
-        """Of this node's requests that wait for the scope, the highest priority comes first."""
-        self._on_wait = on_wait
-        """Called if it is not granted at once."""
-        self._begun = False
-        """True once its request has begun."""
-        self._stage = Stage.WAITING
-        self.waited = False
-        """True if it was not granted at once."""
-        self.granted_at = math.inf
-        """On the loop's clock; infinite until it is granted."""
-        self._loop = loop
-        self._thread = get_ident()
-        self._requested_at = loop.time()
-        self._granted: asyncio.Future[None] = loop.create_future()
-        self._lease = lease
-        self._reuse_until = 0.0
-        """On the loop's clock: until then it may serve the node's next request after this one."""
-        self._watchers: tuple[Callable[[], object], ...] = ()
-        """Called when it is lost; empty: nothing runs under it that could be cancelled."""
-        self._is_of_thread = False
-        """True if a thread works under it, which cannot be cancelled."""
-        self._error: PermitLostError | None = None
-        """The reason of the loss."""
-        self.must_not_start = False
-        """True if the site has refused a request since the grant: do not begin one now."""
-        self._outcome: Feedback | None = None
-        """The result of the request, sent with the release if the server needs it."""
+    def __post_init__(self) -> None:
+        self._requested_at = self._loop.time()
+        self._granted = self._loop.create_future()
 
     def __repr__(self) -> str:
         return f"<Permit for {self.scope!r}: {self._stage.value}>"

@@ -16,12 +16,7 @@ NO_LIMIT = Limit(LIMITLESS)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node at a scope, as `inspect` shows it. Times are in seconds.
-
-    Its permits are one lease (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant
-    Mechanism for Distributed File Cache Consistency, 1989): a node that does not renew it in time
-    has lost them.
-    """
+    """A node at a scope, as `inspect` shows it. Times are in seconds."""
 
     node: str
     """The node's name."""

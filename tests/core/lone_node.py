@@ -106,14 +106,14 @@ class LoneNode:
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    def permit(self, limit: Limit | None = None, **options: Any) -> Permit:
+    def permit(self, limit: Limit | None = None, priority: float = 0.0) -> Permit:
         """A permit that is not asked for yet."""
         loop: Any = self.clock
-        return Permit("s", limit or self.limit, loop, self.lease, **options)
+        return Permit("s", limit or self.limit, loop, self.lease, _priority=priority)
 
-    def ask(self, limit: Limit | None = None, **options: Any) -> Permit:
+    def ask(self, limit: Limit | None = None, priority: float = 0.0) -> Permit:
         """A request wants a permit."""
-        permit = self.permit(limit, **options)
+        permit = self.permit(limit, priority)
         self.lease.acquire(permit)
         return permit
 
