@@ -21,7 +21,7 @@ from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.hosts import kind_of, site_index
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.validation import shown
+from semaphore_middleware.model.validation import LONGEST_S, shown
 
 
 class Stage(Enum):
@@ -164,7 +164,7 @@ class Permit:
         for `retry_after` seconds, at most the semaphore's `backoff.most`.
         """
         self._lease.failures.closings.note_answer(self.granted_at)
-        self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
+        self._outcome = Feedback(latency, retry_after=_cut(retry_after))
 
     def refused(
         self,
@@ -188,10 +188,10 @@ class Permit:
         self._lease.failures.closings.note_answer(self.granted_at)
         self._outcome = Feedback(
             refused=True,
-            retry_after=max(0.0, retry_after),
+            retry_after=_cut(retry_after),
             status=status,
             is_metered=is_metered,
-            quota_interval=quota_interval,
+            quota_interval=_cut(quota_interval),
             what=what,
         )
 
@@ -273,6 +273,11 @@ class Permit:
         if self._lease.is_expired(self._loop.time()):
             # A process that was stopped may come here before the timer of the deadline runs.
             raise PermitLostError(f"the permit for {self.scope!r} ended before its work began")
+
+
+def _cut(seconds: float) -> float:
+    """A time that a site has named, within what is allowed."""
+    return min(max(0.0, seconds), LONGEST_S)
 
 
 class PermitSet:

@@ -29,7 +29,6 @@ from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Finding
 from semaphore_middleware.model.limits import BY_NAME, Limit
 from semaphore_middleware.model.reasons import Reason
-from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.model.wire import Wire
 from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
@@ -258,6 +257,4 @@ def pack_update(update: LeaseUpdate, backoff: Backoff) -> bytes:
     if update.feedback is None:
         return packed
     numbers = asdict(update.feedback) | asdict(backoff)
-    for name in ("retry_after", "quota_interval"):
-        numbers[name] = min(numbers[name], LONGEST_S)
     return packed + FEEDBACK.pack(*(numbers[name] for name in FEEDBACK.names))

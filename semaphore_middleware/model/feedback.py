@@ -63,7 +63,7 @@ class Feedback:
         if self.latency is not None:
             check_number(self.latency, "latency")
         for name in ("retry_after", "quota_interval"):
-            check_number(getattr(self, name), name, most=math.inf)
+            check_number(getattr(self, name), name)
         check_integer(self.status, "status", least=0, most=MAX_STATUS)
         check_truth(self.is_metered, "is_metered")
 

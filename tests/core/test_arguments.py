@@ -89,6 +89,7 @@ async def test_a_bad_argument_is_refused_and_others_are_served(server: RedisServ
                 held.answered(value)  # type: ignore[arg-type]
         with refused("status"):
             held.refused(status=HUGE)
+        held.refused(retry_after=HUGE, quota_interval=HUGE)  # a site's numbers are cut
         held._outcome = None
         held.release()
         (await waiting).release()

@@ -1,11 +1,10 @@
 """A site that meters starts teaches an interval between them. The simulation judges how well."""
 
-import math
-
 import pytest
 
 from semaphore_middleware.model.feedback import Backoff, Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import LimitDict
+from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.politeness.learned_interval import IntervalFinding
 from tests.core.test_refusals import (
     BUSY,
@@ -107,7 +106,7 @@ async def test_a_quota_that_the_site_names_is_where_it_begins_and_its_most(
     assert await learned_interval(a) == 0, "it has refused nothing"
     await one_more(a, outside, Feedback(refused=True, quota_interval=0.5))
     assert await learned_interval(a) == 0.5
-    endless = FeedbackSummary.of([(Feedback(refused=True, quota_interval=math.inf), 0.0)])
+    endless = FeedbackSummary.of([(Feedback(refused=True, quota_interval=LONGEST_S), 0.0)])
     await a.take("other", limit=LIMIT)
     assert (await a.give_back("other", limit=LIMIT, feedback=endless)).status == "ok"
     assert await learned_interval(a, "other") == Backoff().most
