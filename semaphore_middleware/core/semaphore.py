@@ -196,7 +196,7 @@ class FairSemaphore:
         await self._until_closed()
 
     async def _close(self, session: Session, admin: Operations | None) -> None:
-        until = _now() + CLOSE_S
+        until = asyncio.get_running_loop().time() + CLOSE_S
         try:
             if admin is not None:
                 await admin.close()
@@ -482,7 +482,3 @@ def _read_limit(scope: str, limit: GivenLimit) -> Limit:
 
 
 _remembered_limit = lru_cache(maxsize=512)(_read_limit)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -45,7 +45,7 @@ class Session:
         observers: Observers,
         renewal_thread: RenewalThread | None = None,
     ) -> None:
-        self.link = Link(server, self._state_while_away)
+        self.link = Link(server, lambda: f"No permit is granted until it can be used again; {self}")
         """For calls; the subscription has its own."""
         self._store = store
         self._recovery = store.recovery
@@ -229,9 +229,7 @@ class Session:
             self.updates.check_server()
 
     def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:
-        """The reason in the last reply why the scope's requests wait (None: it is not known), and
-        for how many seconds from then on it holds (None: it is not a matter of time alone).
-        """
+        """See `FairSemaphore.reason_at`."""
         lease = self.updates.leases.get(scope)
         reason = lease.last_reply.reason if lease and lease.last_reply else None
         match reason and reason.name:
@@ -242,7 +240,7 @@ class Session:
         return reason, None
 
     def held_back_by(self, scope: str) -> str:
-        """The reason of `reason_at` in a word or two; empty: it is not known."""
+        """See `FairSemaphore.held_back_by`."""
         lease = self.updates.leases.get(scope)
         return lease.last_reply.held_back_by if lease and lease.last_reply else ""
 
@@ -288,9 +286,6 @@ class Session:
         """At the start: check that nothing is missing, and join the epoch."""
         self._connection = connection = await open_checked(self.link, self._store)
         await self._recovery.join_epoch(connection)
-
-    def _state_while_away(self) -> str:
-        return f"No permit is granted until it can be used again; {self}"
 
 
 async def open_checked(link: Link, store: Store) -> Connection:
