@@ -63,11 +63,6 @@ class Recovery:
         """Id of the epoch in this node's updates; empty: none yet."""
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the recovery wait goes on, as far as this node knows."""
-        return self._over_at is not None
-
-    @property
     def left(self) -> float:
         """The seconds left of the recovery wait, as far as this node knows."""
         if self._over_at is None:
@@ -110,7 +105,7 @@ class Recovery:
     def log_loss(self, begun: Begun, connection: Connection) -> None:
         """Log that the server has lost data; if it does so again and again, once a minute."""
         now = asyncio.get_running_loop().time()
-        if now < self._log_losses_at and (self.is_waiting or begun.may_evict):
+        if now < self._log_losses_at and (self.left or begun.may_evict):
             return
         self._log_losses_at = now + LOSSES_INTERVAL_S
         if begun.may_evict:

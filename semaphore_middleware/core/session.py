@@ -225,7 +225,7 @@ class Session:
     def refresh(self) -> None:
         """Send everything again, as the replies have the present state of all sites."""
         self.updates.send_all()
-        if self._recovery.is_waiting:  # an operator may have ended the wait
+        if self._recovery.left:  # an operator may have ended the wait
             self.updates.check_server()
 
     def reason_at(self, scope: str) -> tuple[Reason | None, float | None]:

@@ -78,7 +78,7 @@ class FakeServer:
         self.connections: list[FakeConnection] = []
         self.checks = 0  # of the server's incarnation
         self.epoch = b"one"
-        self.is_waiting = False
+        self.left = 0.0
         self.wall = 0.0
         self.granted: int | None = None  # no more than this to a lease
         self.changes: dict[str, Any] = {}  # parts of the replies
