@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import pytest
 
-from lab.benchmarks.harness.server import Reading
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.core.records import OF_KEYS
 from semaphore_middleware.link.scripts import run_scripts
@@ -15,6 +14,7 @@ from semaphore_middleware.link.text import encoded
 from semaphore_middleware.model.feedback import FeedbackSummary
 from semaphore_middleware.operators.scripts import EVICT, INSPECT
 from tests.support.nodes import KEYS, Caller, Outside
+from tests.support.server_time import Reading
 from tests.support.servers import RedisServer
 
 NODES, SITES = 1000, 100

@@ -8,9 +8,9 @@ from typing import Any
 
 from redis import Redis
 
-from lab.benchmarks.harness.server import Reading
 from semaphore_middleware.shared_crawl.client import Missing, NextStep, RequestInFlight
 from tests.support.blocking import result_of
+from tests.support.server_time import Reading
 from tests.support.shared_crawl import PLACES, Node, node
 
 MOST_COMMANDS = 5000  # in a call: some 5 ms

@@ -18,9 +18,9 @@ from lab.benchmarks.harness.crawls import with_add_on
 from lab.benchmarks.harness.figures import alternating, median_ratio, percentile, ratios_text
 from lab.benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory
 from lab.benchmarks.harness.report import Cell, Goal, Report
-from lab.benchmarks.harness.server import Reading
 from lab.benchmarks.harness.shared_crawl import PAGE_MS, Settings, SharedCrawl
 from lab.benchmarks.harness.stillness import watching
+from tests.support.server_time import Reading
 from tests.support.servers import RedisServer
 
 ROUND_TRIPS_S = (0.0, 0.001, 0.02)  # to the server: on this machine, and further away

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from lab.benchmarks.harness.figures import alternating, median_ratio
 from lab.benchmarks.harness.report import Goal, Report
-from lab.benchmarks.harness.server import metered
 from lab.benchmarks.harness.simulated_node import Batch, SimulatedNode
 from lab.simulation.power import script_file
+from tests.support.server_time import metered
 from tests.support.servers import RedisServer
 
 GOALS = {(1, 1): 3.0, (100, 1): 0.5, (100, 100): 10.0}

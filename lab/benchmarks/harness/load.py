@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from lab.benchmarks.harness.server import Reading
+from tests.support.server_time import Reading
 from tests.support.servers import RedisServer
 
 START_S = 0.5  # from when all are told to when they start
