@@ -44,8 +44,11 @@ EXPECTED = {  # by class and name of the test: what may come out otherwise, and 
         "CONCURRENT_REQUESTS_PER_IP ends the crawl: there is no limit of an address"
     ),
     "tests.test_core_downloader.test_slot_gc": "the test has a downloader without an engine",
+    "tests.test_crawl.TestCrawl.test_retry_503": (
+        "a refusal is retried SEMAPHORE_BACKOFF_TIMES times, not RETRY_TIMES"
+    ),
     "tests.test_downloaderslotssettings.test_delay": (
-        "meta's download_slot chooses no semaphore: the delay of the host holds"
+        "a slot that meta names is a further scope: the delay of the host holds, too"
     ),
     "tests.test_downloaderslotssettings.test_none_slot_with_priority_queue"
     "[scrapy.pqueues.ScrapyPriorityQueue]": (
