@@ -107,7 +107,9 @@ class SemaphoreSettings(NodeOptions):
         default, sources = _default_limit(settings)
         ours["limits"] = parse_limits(ours["limits"], slots, default, ours["scopes"], sources)
         name = "CONCURRENT_REQUESTS"
-        ours["concurrent_requests"] = check_integer(settings.get(name), name, least=0, text=True)
+        ours["concurrent_requests"] = check_integer(
+            settings.get(name), _source(settings, name), least=0, text=True
+        )
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls) if field.name in ours})
 
@@ -149,7 +151,8 @@ def _default_limit(settings: BaseSettings) -> tuple[Limit, dict[str, str]]:
     for all nodes together.
     """
     name = "CONCURRENT_REQUESTS_PER_DOMAIN"
-    concurrency = check_integer(settings.get(name), name, least=1, text=True)
+    where = _source(settings, name)
+    concurrency = check_integer(settings.get(name), where, least=1, text=True)
     jitter, name_of_jitter = _jitter(settings)
     limit = Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), jitter)
     names = {"concurrency": name, "delay": "DOWNLOAD_DELAY", "jitter": name_of_jitter}
@@ -162,7 +165,8 @@ def _jitter(settings: BaseSettings) -> tuple[float, str]:
     """
     old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
     if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
-        return (0.5 if check_truth(settings.get(old), old, text=True) else 0.0), old
+        is_random = check_truth(settings.get(old), _source(settings, old), text=True)
+        return (0.5 if is_random else 0.0), old
     return min(1.0, _number(settings, new, 0.5)), new
 
 
@@ -180,7 +184,7 @@ def _source(settings: BaseSettings, name: str) -> str:
 def _number(settings: BaseSettings, name: str, default: float) -> float:
     """One of Scrapy's settings: a number >= 0."""
     value = settings.get(name)
-    return check_number(default if value is None else value, name, text=True)
+    return check_number(default if value is None else value, _source(settings, name), text=True)
 
 
 def log_start(

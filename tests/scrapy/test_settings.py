@@ -112,6 +112,33 @@ def test_each_part_of_a_limit_names_its_source() -> None:
     assert concurrency == "Scrapy's default of CONCURRENT_REQUESTS_PER_DOMAIN"
 
 
+@pytest.mark.parametrize(
+    ("name", "priority", "where"),
+    [
+        ("DOWNLOAD_DELAY", ATTRIBUTE_PRIORITY, "the spider's download_delay"),
+        (
+            "CONCURRENT_REQUESTS_PER_DOMAIN",
+            ATTRIBUTE_PRIORITY,
+            "the spider's max_concurrent_requests",
+        ),
+        ("CONCURRENT_REQUESTS", "cmdline", "CONCURRENT_REQUESTS on the command line"),
+        (
+            "RANDOMIZE_DOWNLOAD_DELAY",
+            "spider",
+            "RANDOMIZE_DOWNLOAD_DELAY in the spider's custom_settings",
+        ),
+        ("DOWNLOAD_DELAY_JITTER", "project", "DOWNLOAD_DELAY_JITTER"),
+    ],
+)
+def test_errors_name_where_one_of_scrapys_settings_was_set(
+    name: str, priority: int | str, where: str
+) -> None:
+    settings = Settings()
+    settings.set(name, "two", priority)
+    with pytest.raises(SettingsError, match=f"^{where} = 'two': allowed is "):
+        SemaphoreSettings.read(settings)
+
+
 @pytest.mark.parametrize("name", ["a.example", "*.example", "domain:example.org"])
 def test_limits_of_a_kind_that_no_request_has_are_a_warning(name: str, caplog: Log) -> None:
     given = {"SEMAPHORE_LIMITS": {name: 2}, "SEMAPHORE_SCOPES": ["proxy"]}
