@@ -48,6 +48,8 @@ CLOSED = (
     SSL.ZeroReturnError,
 )
 """Errors of a connection that the other side has closed."""
+CLOSED_NUMBERS = {errno.ECONNRESET, errno.EPIPE}
+"""The system's numbers of the same, in an error of connecting."""
 CLOSED_NAMES = {"ServerDisconnectedError", "RemoteTerminatedConnection"}
 """The same of aiohttp, which need not be installed, and of Scrapy's HTTP/2 handler."""
 CLOSED_TEXTS = ("Server disconnected", "RST_STREAM")
@@ -127,6 +129,8 @@ def _is_of_protocol(error: BaseException) -> bool:
 
 def _is_closed(error: BaseException) -> bool:
     if isinstance(error, CLOSED) or type(error).__name__ in CLOSED_NAMES:
+        return True
+    if _number(error) in CLOSED_NUMBERS:
         return True
     text = str(error)
     if isinstance(error, SSL.Error | ssl.SSLError):  # the site has ended the handshake

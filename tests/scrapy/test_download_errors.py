@@ -89,6 +89,11 @@ def test_a_closed_connection_is_found_by_its_cause(error: BaseException) -> None
     assert is_closing(error, TLS)
 
 
+@pytest.mark.parametrize("number", [errno.ECONNRESET, errno.EPIPE])
+def test_so_is_one_that_is_closed_while_it_is_made(number: int) -> None:
+    assert is_closing(of_twisted.getConnectError((number, "")), PLAIN)  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.parametrize("error", OVER_HTTP2, ids=repr)
 def test_so_is_one_of_http2(error: BaseException) -> None:
     assert is_closing(error, TLS)
