@@ -89,7 +89,8 @@ class RefusalCheck:
             return 0.0 if verdict else None
         if isinstance(verdict, int | float) and verdict >= 0:
             return float(min(verdict, LONGEST_S)) or None
-        what = verdict if isinstance(verdict, float) else type(verdict).__name__
+        is_number = isinstance(verdict, int | float)
+        what = shown(verdict) if is_number else type(verdict).__name__
         logger.error(
             "SEMAPHORE_BACKOFF_WHEN returned %s for %s: allowed is True, False or a number of "
             "seconds >= 0.",

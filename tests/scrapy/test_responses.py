@@ -403,7 +403,7 @@ def raises(_: Response) -> None:
     [
         ("yes", "returned str for <200 http://a/>: allowed is True, False or a number of seconds"),
         (float("nan"), "returned nan for"),
-        (-1, "returned int for"),
+        (-1, "returned -1 for"),
         (raises, "raised AttributeError()"),
         (is_captcha, "raised IgnoreRequest("),  # the body is too large to be decompressed
     ],
