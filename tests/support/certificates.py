@@ -41,19 +41,16 @@ class Authority(Certificate):
     def __init__(self, directory: Path, name: str) -> None:
         super().__init__(directory, name)
         self._directory = directory
-        begin = datetime.datetime.now(datetime.UTC) - DAY
-        self.write(self._sign(self, SIGNS_CERTIFICATES, begin))
+        self.write(self._sign(self, SIGNS_CERTIFICATES))
 
     def issue(self, name: str, *, password: bytes | None = None) -> Certificate:
         """A certificate of this machine's loopback. `password` encrypts its key."""
         issued = Certificate(self._directory, name)
-        begin = datetime.datetime.now(datetime.UTC) - DAY
-        issued.write(self._sign(issued, LOOPBACK, begin), password)
+        issued.write(self._sign(issued, LOOPBACK), password)
         return issued
 
-    def _sign(
-        self, subject: Certificate, purpose: x509.ExtensionType, begin: datetime.datetime
-    ) -> x509.Certificate:
+    def _sign(self, subject: Certificate, purpose: x509.ExtensionType) -> x509.Certificate:
+        begin = datetime.datetime.now(datetime.UTC) - DAY
         key = subject.private.public_key()
         # Since Python 3.13 a certificate must name the keys that it is of and from.
         of = x509.SubjectKeyIdentifier.from_public_key(key)

