@@ -84,8 +84,8 @@ def rate_text(interval_s: float) -> str:
     return f"{numbers[unit]:g}/{unit}"
 
 
-def _check_rate(value: Any, where: str, *, allowed: str) -> str | None:
-    if value is None:
+def _check_rate(value: Any, where: str, *, allowed: str, text: bool = False) -> str | None:
+    if value is None or (text and value.lower() == NONE):
         return None
     parse_rate(value, where, allowed=allowed)
     return str(value)
@@ -93,24 +93,6 @@ def _check_rate(value: Any, where: str, *, allowed: str) -> str | None:
 
 def _check_concurrency(value: Any, where: str, *, allowed: str) -> int:
     return min(LIMITLESS, check_integer(value, where, least=1, allowed=allowed))
-
-
-def _type_rate(text: str, where: str) -> str | None:
-    if text.lower() == NONE:
-        return None
-    return _check_rate(text, where, allowed=f"{ALLOWED_RATE}; or '{NONE}'")
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A part's option on the command line, as in `scrapy semaphore limit SCOPE --delay S`."""
-
-    letter: str
-    """The placeholder of its value; empty: a flag, with its opposite `--no-...`."""
-    text: str
-    """Its help."""
-    check: Callable[[str, str], Any]
-    """From the text and the option's name to the value. Raises `SettingsError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +103,9 @@ class Part:
     """Its name in settings, rules and JSON, and of the field of `Limit`."""
     allowed: str
     check: Callable[..., Any]
-    """Takes a value in Python, where it was set, and `allowed`. Raises `SettingsError`."""
+    """Takes a value, where it was set, `allowed`, and `text=True` on a command line. Raises
+    `SettingsError`.
+    """
     type: Callable[[Any], Any]
     """From a number or text kept by the server to the value."""
     default: Any = None
@@ -133,7 +117,11 @@ class Part:
     """True if it is refused without the part it modifies."""
     lifted: Any = None
     """Its value in a rule after an operator has set None."""
-    option: Option | None = None
+    # On the command line, as in `scrapy semaphore limit SCOPE --delay S`:
+    help: str = ""
+    """Its option's help; empty: it has no option."""
+    letter: str = ""
+    """The placeholder of its option's value; empty: a flag, with its opposite `--no-...`."""
     # On the wire:
     number: str = ""
     """Its name on the wire, if different."""
@@ -164,11 +152,8 @@ PARTS = (
         type=float,
         default=0.0,
         word=lambda seconds: f"delay {seconds:g} s",
-        option=Option(
-            "S",
-            "seconds from one start to the next",
-            partial(check_number, allowed="a number of seconds, 0 to 1e9", text=True),
-        ),
+        letter="S",
+        help="seconds from one start to the next",
         pack=lambda seconds: math.ceil(1000 * seconds),
         unpack=lambda ms: ms / 1000,
     ),
@@ -180,11 +165,8 @@ PARTS = (
         default=0.0,
         word=lambda share: f"jitter {round(share, 3):g}",
         of="delay",
-        option=Option(
-            "J",
-            "share of the delay by which it varies either way: 0 to 1",
-            partial(check_number, most=1, text=True),
-        ),
+        letter="J",
+        help="share of the delay by which it varies either way: 0 to 1",
         most=1,
     ),
     Part(
@@ -194,7 +176,7 @@ PARTS = (
         type=bool,
         default=False,
         word=lambda is_on: "adaptive" if is_on else "not adaptive",
-        option=Option("", "let the number follow the site's answers, up to N", check_truth),
+        help="let the number follow the site's answers, up to N",
         unpack=bool,
         most=1,
         is_whole=True,
@@ -206,7 +188,8 @@ PARTS = (
         type=str,
         word=lambda rate: f"rate {rate}",
         lifted=NONE,
-        option=Option("R", "starts per s, m, h or d, like 60/m; 'none' for no rate", _type_rate),
+        letter="R",
+        help="starts per s, m, h or d, like 60/m; 'none' for no rate",
         number="interval",
         pack=lambda rate: 1000 * parse_rate(rate, "rate") if rate else 0.0,
         unpack=lambda ms: rate_text(ms / 1000) if ms else None,
@@ -220,11 +203,8 @@ PARTS = (
         word=lambda starts: f"burst {starts}",
         of="rate",
         needs_it=True,
-        option=Option(
-            "B",
-            "starts at once after a pause, where there is a rate",
-            partial(check_integer, least=1, most=BURST_MAX, text=True),
-        ),
+        letter="B",
+        help="starts at once after a pause, where there is a rate",
         unpack=int,
         least=1,
         is_whole=True,

@@ -52,19 +52,19 @@ def _concurrency(text: str, where: str) -> int | None:
     return check_integer(text, where, least=1, most=10**9, allowed=allowed, text=True)
 
 
-OPTIONS = {part.name: part.option for part in PARTS if part.option}
-"""The options of a limit, by the part's name; its number has none."""
+OPTIONS = [part for part in PARTS if part.help]
+"""The parts of a limit with an option; its number has none."""
 
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scope", metavar="SCOPE", help=SCOPE)
     text = f"maximum number of requests at once, over all nodes ('{NONE}' for no limit)"
     parser.add_argument("number", metavar="N", nargs="?", help=text)
-    for name, option in OPTIONS.items():
-        how: dict[str, Any] = {"metavar": option.letter}
-        if not option.letter:
+    for part in OPTIONS:
+        how: dict[str, Any] = {"metavar": part.letter}
+        if not part.letter:
             how = {"action": argparse.BooleanOptionalAction}
-        parser.add_argument(f"--{name}", help=option.text, **how)
+        parser.add_argument(f"--{part.name}", help=part.help, **how)
 
 
 def _run_limit(settings: BaseSettings, options: argparse.Namespace) -> None:
@@ -77,9 +77,10 @@ def _given_parts(options: argparse.Namespace) -> dict[str, Any]:
     limit: dict[str, Any] = {}
     if options.number is not None:
         limit["concurrency"] = _concurrency(options.number, "N")
-    for part, option in OPTIONS.items():
-        if (given := getattr(options, part)) is not None:
-            limit[part] = option.check(given, f"--{part}")
+    for part in OPTIONS:
+        if (given := getattr(options, part.name)) is not None:
+            option = f"--{part.name}"
+            limit[part.name] = part.check(given, option, allowed=part.allowed, text=True)
     if not limit:
         raise CommandError(f"limit {clean(options.scope)}: give N, or an option", Status.WRONG)
     return limit
