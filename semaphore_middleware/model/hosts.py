@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable
 from functools import cache, lru_cache
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
@@ -323,15 +322,9 @@ def _suffixes() -> TLDExtract:
     return TLDExtract(cache_dir=None, suffix_list_urls=())
 
 
-@cache
-def registered_domain_finder() -> Callable[[str], str]:
-    """A function from a host to its registered domain: the host itself if it has none."""
-    extract = _suffixes()
-
-    @lru_cache(HOSTS_REMEMBERED)
-    def registered_domain(host: str) -> str:
-        host = normal_host(host)
-        found = extract.extract_str(host)
-        return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else host
-
-    return registered_domain
+@lru_cache(HOSTS_REMEMBERED)
+def registered_domain(host: str) -> str:
+    """The registered domain of a host: the host itself if it has none."""
+    host = normal_host(host)
+    found = _suffixes().extract_str(host)
+    return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else host

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from urllib.parse import ParseResult
 
 from scrapy import Request
@@ -18,7 +17,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.hosts import registered_domain_finder
+from semaphore_middleware.model.hosts import registered_domain
 from semaphore_middleware.scrapy.scopes import DEFAULT_PORTS, host_of
 
 logger = logging.getLogger(__name__)
@@ -82,10 +81,6 @@ class Network:
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()  # set when a try has ended
 
-    @cached_property
-    def _domain_of(self) -> Callable[[str], str]:
-        return registered_domain_finder()
-
     def may_begin(self) -> bool:
         """True if a request may begin now. While the network is lost, this request is a try: no
         other may begin before the next pause is over.
@@ -135,7 +130,7 @@ class Network:
         if this node is at fault, not the site.
         """
         was_lost = self.is_lost
-        site = self._domain_of(host_of(request))
+        site = registered_domain(host_of(request))
         self._silent.add(site)
         self._has_closed |= is_closed
         self._without_network += error_number in NO_NETWORK
@@ -180,7 +175,7 @@ class Network:
     def _note_reachable(self, request: Request) -> None:
         url = urlparse_cached(request)
         if url.hostname and url.scheme in DEFAULT_PORTS:
-            site = self._domain_of(host_of(request))
+            site = registered_domain(host_of(request))
             self._reachable.pop(site, None)
             self._reachable[site] = url
 

@@ -29,7 +29,7 @@ from semaphore_middleware.model.hosts import (
     kind_of,
     normal_host,
     order_of,
-    registered_domain_finder,
+    registered_domain,
     scope_of_proxy,
     scope_via,
     site_index,
@@ -94,8 +94,6 @@ class ScopeFinder:
         self._kinds = kinds
         self._limits = limits
         self._warned_of: set[str] = set()  # hosts with a limit, for which others were taken
-        if "domain" in kinds:
-            self._domain_of = registered_domain_finder()
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
@@ -161,7 +159,7 @@ class ScopeFinder:
     def _name_of(self, kind: str | Namer, host: str) -> str:
         if kind == ALL:
             return ALL
-        return normal_host(host) if kind == "host" else f"domain:{self._domain_of(host)}"
+        return normal_host(host) if kind == "host" else f"domain:{registered_domain(host)}"
 
     def _find_by_site(self, scheme: str, netloc: str) -> Scopes:
         host = _host_in(scheme, netloc)
