@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import partial
 from inspect import iscoroutinefunction
 from pkgutil import resolve_name
@@ -33,7 +34,6 @@ from semaphore_middleware.model.validation import (
     not_allowed,
     parse_period,
     shown,
-    typos_between,
 )
 
 Function: TypeAlias = Callable[[Any], Any]
@@ -242,9 +242,8 @@ OF_SCRAPY = {
 IN_LIMITS = {f"SEMAPHORE_{part.upper()}": f"{part!r} in SEMAPHORE_LIMITS" for part in PARTS}
 MEANT = {**IN_LIMITS, **OF_SCRAPY}
 """Names that users try, and what they mean: a setting of Scrapy, or else a part of a limit."""
-PREFIX = "SEMAPHORE_"
-TYPOS = 2
-"""Wrong, missing or added letters in a prefix that is taken for ours."""
+WORD = "SEMAPHORE"
+PREFIX = f"{WORD}_"
 
 
 def unknown_names(names: Iterable[str]) -> Iterator[str]:
@@ -261,11 +260,8 @@ def unknown_names(names: Iterable[str]) -> Iterator[str]:
 
 
 def _end_of(name: str) -> str | None:
-    """The name without our prefix, which may have a typo or two; None: it has another one."""
-    if name.startswith(PREFIX):
-        return name.removeprefix(PREFIX)
-    lengths = range(len(PREFIX) - TYPOS, len(PREFIX) + TYPOS + 1)
-    if len(set(PREFIX) - set(name[: max(lengths)])) > TYPOS:  # quick, as there are many settings
-        return None
-    typos, length = min((typos_between(name[:length], PREFIX), -length) for length in lengths)
-    return name[-length:] if typos <= TYPOS else None
+    """The name without our prefix, which may be misspelt; None: it has another one."""
+    if name.startswith(WORD):
+        return name.removeprefix(WORD).lstrip("_")
+    word, _, end = name.partition("_")
+    return end if get_close_matches(word, [WORD], cutoff=0.8) else None

@@ -189,18 +189,6 @@ def did_you_mean(
     return f"; did you mean {meant.get(found, found)}?" if found else ""
 
 
-def typos_between(a: str, b: str) -> int:
-    """How many letters must be changed, added or removed to make one text the other (V. I.
-    Levenshtein, Binary Codes Capable of Correcting Deletions, Insertions, and Reversals, 1966).
-    """
-    row = list(range(len(b) + 1))
-    for i, of_a in enumerate(a, 1):
-        before, row = row, [i]
-        for j, of_b in enumerate(b, 1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (of_a != of_b)))
-    return row[-1]
-
-
 def _number(value: Any, text: bool) -> float | None:
     """The value as a number; None if it is not a number."""
     if text and isinstance(value, str):
