@@ -323,24 +323,20 @@ class Connection:
     async def scan(self, start: bytes, end: bytes = b"") -> set[bytes]:
         """The names of all keys with this start and end. Scans every key of the server."""
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*" + end
-        found: set[bytes] = set()
-        cursor = b"0"
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN)
-            ((cursor, keys),) = await self.execute([command])
-            found.update(keys)
-            if cursor == b"0":
-                return found
+        return set(await self._scan(("SCAN",), "MATCH", pattern))
 
     async def scan_set(self, key: bytes) -> set[bytes]:
         """The members of a sorted set, read in several calls."""
-        found: set[bytes] = set()
+        members_and_scores = await self._scan(("ZSCAN", key))
+        return set(members_and_scores[::2])
+
+    async def _scan(self, command: tuple[Any, ...], *options: Any) -> list[bytes]:
+        found: list[bytes] = []
         cursor = b"0"
         while True:
-            ((cursor, pairs),) = await self.execute(
-                [("ZSCAN", key, cursor, "COUNT", KEYS_PER_SCAN)]
-            )
-            found.update(pairs[::2])
+            scan = (*command, cursor, *options, "COUNT", KEYS_PER_SCAN)
+            ((cursor, some),) = await self.execute([scan])
+            found += some
             if cursor == b"0":
                 return found
 
@@ -627,10 +623,7 @@ class Connector:
         return reply
 
     def make(self, address: Address) -> redis_py.AbstractConnection:
-        """A connection of redis-py's, not connected yet.
-
-        Raises `TypeError` or `ValueError` for options that redis-py does not take.
-        """
+        """A connection of redis-py's, not connected yet."""
         where: dict[str, Any] = {"host": address.host, "port": address.port}
         if address.path:
             where = {"path": address.path}
