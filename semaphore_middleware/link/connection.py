@@ -253,6 +253,15 @@ class Connection:
         return self.facts.get("master_replid") or self.facts["run_id"]
 
     @property
+    def what_is_denied(self) -> str:
+        """The beginning of an error about a missing right, which names the user."""
+        options = self._connector.options
+        provider = options.get("credential_provider")
+        login = provider.last if provider else (options.get("username"), "")
+        user = login[0] if len(login) == 2 else None
+        return f"{self.server_name} does not permit the user {user or 'default'!r} what is needed"
+
+    @property
     def peer(self) -> str:
         """The server's IP address; empty if unknown."""
         writer = getattr(self._connection, "_writer", None)
@@ -450,7 +459,7 @@ class Connection:
         if is_unknown_command(error):
             return ServerRefusedError(f"{name} does not know a command that is needed: {text}")
         if is_denial(error):
-            return MissingRightError(f"{name} does not permit this user what is needed: {text}")
+            return MissingRightError(f"{self.what_is_denied}: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
             return ServerRefusedError(f"{name} does not use the Redis protocol{self._hint}")
         if isinstance(error, ResponseError):

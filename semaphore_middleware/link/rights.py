@@ -38,10 +38,7 @@ async def try_rights(
         )
     if denied:
         commands = ", ".join(command.decode() for command in denied)
-        raise ServerRefusedError(
-            f"{connection.server_name} does not permit this user what is needed: {commands} in "
-            f"scripts; {needed}"
-        )
+        raise ServerRefusedError(f"{connection.what_is_denied}: {commands} in scripts; {needed}")
 
 
 def commands_in(scripts: Iterable[Script]) -> set[str]:

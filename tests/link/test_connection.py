@@ -222,7 +222,8 @@ async def test_a_command_that_scripts_may_not_use_is_named(
     async with Restricted(server.path) as proxy:
         proxy.lua = NOT_IN_SCRIPTS.format(command=command)
         line = await refusal(proxy.url)
-        assert f"does not permit this user what is needed: {command} in scripts; all keys" in line
+        said = f"does not permit the user 'default' what is needed: {command} in scripts; all keys"
+        assert said in line
 
 
 async def test_who_hangs_up_at_once_may_be_a_proxy() -> None:

@@ -85,7 +85,8 @@ async def test_it_ends_as_a_crawl_does_with_status_1(
         )
         assert (await check(server)).status == 0
     ran = await check(server.url.replace("unix://", "unix://poor:any@"))
-    assert (ran.status, "does not permit this user what is needed: HSET in" in ran.err) == (1, True)
+    denied = "does not permit the user 'poor' what is needed: HSET in scripts"
+    assert (ran.status, denied in ran.err) == (1, True)
     await (await Caller.join(server, "other")).take(SITE)
     with server.client() as client:
         client.hset(KEYS.epoch, "version", "9")

@@ -351,7 +351,7 @@ def not_permitted(server: RedisServer, _: Any) -> tuple[str, str]:
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "node", *rights)
     url = f"unix://node:p@{server.path}"
-    return url, f"unix://{server.path} does not permit this user what is needed: ZADD"
+    return url, f"unix://{server.path} does not permit the user 'node' what is needed: ZADD"
 
 
 def wrong_password(server: RedisServer, _: Any) -> tuple[str, str]:

@@ -35,7 +35,7 @@ async def refusal(client: Redis, *changes: str) -> str:
 async def test_each_right_that_is_missing_is_named(client: Redis) -> None:
     for command in ("info", "evalsha", "script", "subscribe", *sorted(ALL)):
         line = await refusal(client, f"-{command}")
-        assert "does not permit this user what is needed: " in line
+        assert "does not permit the user 'node' what is needed: " in line
         assert re.search(rf"\b{re.escape(command)}\b", line, re.IGNORECASE)
     for others in (("resetkeys", "~{crawls:*"), ("resetchannels", "&{crawls:*")):
         assert "begin with '{crawl:books}'" in await refusal(client, *others)

@@ -156,7 +156,7 @@ async def test_a_right_that_is_missing_is_named_and_the_server_is_not_away(
         prefix = f"{section}_" if section else ""
         assert state[f"{prefix}problem_since"] is None
         if section in lacking:
-            assert "does not permit this user" in state[f"{prefix}problem"]
+            assert "does not permit the user 'viewer'" in state[f"{prefix}problem"]
             assert lacking[section] in state[f"{prefix}problem"]
         else:
             assert state[f"{prefix}problem"] is None

@@ -149,7 +149,7 @@ async def test_a_command_that_is_missing(server: RedisServer) -> None:
         if command == "evalsha_ro" and is_old:
             continue  # this server does not know it
         line = await refusal(user(server, f"-{command}"))
-        assert "does not permit this user what is needed: " in line
+        assert "does not permit the user 'node' what is needed: " in line
         assert re.search(rf"\b{re.escape(command)}\b", line, re.IGNORECASE)
 
 
@@ -168,7 +168,7 @@ async def test_a_command_that_is_missing(server: RedisServer) -> None:
 )
 async def test_keys_or_channels(server: RedisServer, changes: tuple[str, ...], said: str) -> None:
     line = await refusal(user(server, *changes))
-    assert "does not permit this user what is needed: " in line
+    assert "does not permit the user 'node' what is needed: " in line
     assert re.search(said, line)
 
 
