@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -125,9 +126,16 @@ def text_of(option: Any) -> str:
     return str(getattr(option, "name", option))
 
 
+def misspelt_url(names: Iterable[str]) -> list[str]:
+    """Those of the names that were probably meant to be `SEMAPHORE_REDIS_URL`."""
+    others = [name for name in names if name not in URL_NAMES]
+    return [name for name in others if get_close_matches(name, URL_NAMES[:1], cutoff=0.8)]
+
+
 def warn_of_others(server: str) -> None:
     """Warn if anything hints at nodes on other machines, which cannot use this server."""
-    signs = [system for name, system in FLEETS.items() if os.environ.get(name)]
+    signs = [f"{name} in the environment" for name in misspelt_url(sorted(os.environ))]
+    signs += [system for name, system in FLEETS.items() if os.environ.get(name)]
     if signs or any(mark.exists() for mark in MARKS_OF_CONTAINERS):
         logger.warning(
             "Only nodes on this machine share limits at %s, but %s hints at other machines, whose "

@@ -12,7 +12,12 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.link.environment import EMBEDDED, SCRAPY_REDIS, server_of
+from semaphore_middleware.link.environment import (
+    EMBEDDED,
+    SCRAPY_REDIS,
+    misspelt_url,
+    server_of,
+)
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, VIA, clean, domain_hint
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
@@ -208,7 +213,9 @@ def log_start(
 
 
 def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
-    """Log which setting of scrapy-redis names the server; warn if there are some, and none does."""
+    """Log which setting of scrapy-redis names the server. Warn if there are some, or a misspelt one
+    of ours, and none names a server.
+    """
     if url_from in SCRAPY_REDIS:
         logger.info(
             "%s names the server that holds the limits, as for scrapy-redis; SEMAPHORE_REDIS_URL "
@@ -217,8 +224,8 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
         )
     if url_from:
         return
-    names = sorted(str(name) for name in settings if name != "REDIS_URL")
-    unused = [name for name in names if name.startswith("REDIS_") and settings[name]]
+    names = sorted(str(name) for name in settings if name != "REDIS_URL" and settings[name])
+    unused = [*misspelt_url(names), *(name for name in names if name.startswith("REDIS_"))]
     problem = unusable_server(settings) or (
         f"{unused[0]} is set, but no setting names a server" if unused else None
     )

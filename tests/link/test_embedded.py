@@ -58,20 +58,29 @@ def test_locks_are_those_that_nfs_gives(monkeypatch: Patch) -> None:
     wait_until(lambda: embedded.find() is None)
 
 
+MISSPELT = "SEMAPHORE_REDIS_ULR"
+
+
 @pytest.mark.parametrize(
-    ("url", "is_warned"),
-    [(None, True), ("embedded", False), ("redis://127.0.0.1:1", True), ("redis://[::1]:1", True)],
+    ("url", "variable", "sign"),
+    [
+        *((url, "SCRAPY_JOB", "Scrapyd") for url in (None, "redis://127.0.0.1:1")),
+        ("redis://[::1]:1", "KUBERNETES_SERVICE_HOST", "Kubernetes"),
+        (None, MISSPELT, f"{MISSPELT} in the environment"),
+        ("embedded", MISSPELT, None),
+    ],
 )
 async def test_a_node_of_a_fleet_that_counts_alone_is_a_warning(
-    url: str | None, is_warned: bool, monkeypatch: Patch, caplog: Log
+    url: str | None, variable: str, sign: str | None, monkeypatch: Patch, caplog: Log
 ) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv(variable, "10.0.0.1")
     semaphore = FairSemaphore(url)
     with suppress(ServerUnreachableError):
         await semaphore.open(wait=False)
     await semaphore.close()
-    said = [record for record in caplog.records if "Kubernetes hints at" in record.getMessage()]
-    assert [record.levelname for record in said] == ["WARNING"] * is_warned
+    said = [record for record in caplog.records if "hints at" in record.getMessage()]
+    assert [record.levelname for record in said] == (["WARNING"] if sign else [])
+    assert all(f"but {sign} hints at" in record.getMessage() for record in said)
 
 
 def test_one_process_of_many_starts_a_killed_server_again(user: embedded.EmbeddedServer) -> None:

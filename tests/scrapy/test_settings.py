@@ -243,6 +243,10 @@ PORT = "tcp://10.0.0.1:6379"
         ),
         ({"REDIS_PARAMS": {"db": 1}}, "REDIS_PARAMS is set, but no setting names a server. "),
         ({"REDIS_SENTINELS": ["a"]}, "REDIS_SENTINELS is set, but no setting names a server. "),
+        *(
+            ({name: "redis://a"}, f"{name} is set, but no setting names a server. Only crawls on ")
+            for name in ("SEMAPHORE_REDIS_ULR", "SEMPHORE_REDIS_URL", "SEMAPHORE_REDIS_HOST")
+        ),
     ],
 )
 def test_settings_that_name_no_server_are_a_warning(
