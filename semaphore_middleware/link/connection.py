@@ -372,11 +372,7 @@ class Connection:
     async def listen(
         self, channels: Sequence[bytes], ping_after: float, on_message: Callable[[Any], None]
     ) -> None:
-        """Subscribe, then call `on_message(payload)` for each message, until the connection breaks.
-
-        `on_message(None)` means that the subscription has begun. After `ping_after` seconds without
-        a message the server is pinged.
-        """
+        """Receive messages, as a `Subscription` does, until the connection breaks."""
         try:
             await self.subscribe(channels)
             on_message(None)
@@ -402,9 +398,7 @@ class Connection:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection. May be called at any time and repeatedly. Does nothing in a forked
-        child.
-        """
+        """Close the connection, at any time and repeatedly. Does nothing in a forked child."""
         if self._is_parents:
             return
         if self._search is not None and not self._replaced:
@@ -412,9 +406,7 @@ class Connection:
         await self._connection.disconnect(nowait=True)
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> None:
-        """Send commands if the connection is open: redis-py would silently reopen it, without the
-        subscription.
-        """
+        """Send commands. redis-py would silently reopen a connection, without its subscription."""
         if not self.is_open:
             raise ConnectionResetError("the connection is closed")
         # Packed by hiredis: redis-py's own packing, in Python, is most of a call's cost.

@@ -55,9 +55,8 @@ class ChangingCredentials(CredentialProvider):
             raise RedisConnectionError(f"no credentials {text}") from None
 
     async def _ask(self) -> object:
-        function = self._function
-        if iscoroutinefunction(function):
-            returned = function()
+        if iscoroutinefunction(self._function):
+            returned = self._function()
         else:
             call = self._call_in_thread()
             try:

@@ -158,8 +158,8 @@ def is_joined(url: str) -> bool:
 
 @_explained_file_errors()
 def start_again(url: str) -> bool:
-    """Start the embedded server that this process uses again if it was killed. Blocks for a moment.
-    False: it runs, or another process is starting it.
+    """Start this process's embedded server again if it was killed. Blocks for a moment. False: it
+    runs, or another process is starting it.
 
     Nodes may hold permits of the killed server, so nothing is granted for a recovery wait.
     """

@@ -101,9 +101,7 @@ def _server_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str | None, st
 
 
 def unusable_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first of scrapy-redis' settings whose value cannot be used, and what is allowed there;
-    None if there is none.
-    """
+    """The first of scrapy-redis' settings whose value cannot be used, and what is allowed there."""
     params = settings.get("REDIS_PARAMS") or {}
     if not isinstance(params, Mapping):
         return "REDIS_PARAMS", "a dict"
@@ -120,9 +118,7 @@ def unusable_of_scrapy_redis(settings: Mapping[str, Any]) -> tuple[str, str] | N
 
 
 def text_of(option: Any) -> str:
-    """The value of a TLS option as text for a URL; of an enumeration, such as `ssl.CERT_NONE`, the
-    name.
-    """
+    """The value of a TLS option as text; of an enumeration, such as `ssl.CERT_NONE`, the name."""
     return str(getattr(option, "name", option))
 
 
@@ -147,9 +143,7 @@ def warn_of_others(server: str) -> None:
 
 
 def machine() -> int:
-    """A number for this machine, the same in all of its containers. Two machines can have the same
-    number, but rarely do.
-    """
+    """A number for this machine, the same in all of its containers, and rarely another one's."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:  # not Linux

@@ -58,9 +58,7 @@ class Link:
     ) -> None:
         self.server = server
         self.incarnation = ""
-        """The server's incarnation at the last call. If it changes, some of the last calls may be
-        lost.
-        """
+        """The server's incarnation at the last call; a change means that calls may be lost."""
         self.problem: Exception | None = None
         """Why the last attempt failed; None: it succeeded, or there was none."""
         self._while_away = while_away
@@ -105,9 +103,7 @@ class Link:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """The connection, for one caller at a time. One attempt, which raises what `Server.connect`
-        does.
-        """
+        """The connection, for one caller at a time. Raises as `open` does."""
         async with self._lock:
             yield await self.open()
 

@@ -189,7 +189,8 @@ class Server:
         try:
             connection = await self._connector.connect(target)
         except ServerUnreachableError:
-            if not await self._start_again():
+            is_embedded = embedded.is_joined(self._url)
+            if not (is_embedded and await asyncio.to_thread(embedded.start_again, self._url)):
                 raise
             connection = await self._connector.connect(target)
         try:
@@ -198,12 +199,6 @@ class Server:
             await connection.close()
             raise
         return connection
-
-    async def _start_again(self) -> bool:
-        """Start the embedded server again if it is this one and was killed; True if so."""
-        if not embedded.is_joined(self._url):
-            return False
-        return await asyncio.to_thread(embedded.start_again, self._url)
 
 
 @dataclass(frozen=True, slots=True)

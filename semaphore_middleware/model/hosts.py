@@ -81,9 +81,7 @@ def scope_via(proxy: str, site: str) -> str:
 
 def parse_name(name: Any, where: str) -> str:
     """The checked name of a limit, as requests have it: a scope; '*.' and a host; or a kind and
-    ':*'.
-
-    Raises `SettingsError` with `where`, the place where the name was set.
+    ':*'. Raises `SettingsError` with `where`, the place where the name was set.
     """
     if not isinstance(name, str) or not normal_host(name):
         what = "empty" if isinstance(name, str) else "not text"

@@ -19,6 +19,7 @@ from semaphore_middleware.model.validation import (
     check_number,
     check_prefix,
     check_printable,
+    check_timeout,
     hidden,
     not_allowed,
     shown,
@@ -55,10 +56,6 @@ def check_node(node: Any, where: str) -> str:
 
 def _row(default: Any, check: Callable[[Any, str], Any]) -> Any:
     return field(default=default, metadata={"check": check})
-
-
-def _check_wait(value: Any, where: str) -> float | None:
-    return None if value is None else check_number(value, where)
 
 
 def _check_backoff(value: Any, where: str) -> Backoff:
@@ -130,7 +127,7 @@ class NodeOptions:
 
     lease: float = _row(15.0, partial(check_number, least=0.001, most=LONGEST_LEASE_S))
     """Time until a dead node's permits are free; a day at most. Should be the same on all nodes."""
-    recovery_wait: float | None = _row(None, _check_wait)
+    recovery_wait: float | None = _row(None, check_timeout)
     """Time without grants after the server has lost its data; None: the lease. Should be the same
     on all nodes."""
     reuse_window: float = _row(0.1, check_number)

@@ -230,20 +230,19 @@ ENVIRONMENT = ("SEMAPHORE_EMBEDDED_DIRECTORY", "SEMAPHORE_TOKEN")
 """Names read from the environment alone."""
 
 
-OF_SCRAPY = {
-    f"SEMAPHORE_{name}": meant
+WORD = "SEMAPHORE"
+PREFIX = f"{WORD}_"
+MEANT = {
+    f"{PREFIX}{name}": meant
     for name, meant in {
+        **{part.upper(): f"{part!r} in SEMAPHORE_LIMITS" for part in PARTS},
         "CONCURRENCY": "CONCURRENT_REQUESTS_PER_DOMAIN",
         "CONCURRENT_REQUESTS": "CONCURRENT_REQUESTS_PER_DOMAIN",
         "DELAY": "DOWNLOAD_DELAY",
         "JITTER": "DOWNLOAD_DELAY_JITTER",
     }.items()
 }
-IN_LIMITS = {f"SEMAPHORE_{part.upper()}": f"{part!r} in SEMAPHORE_LIMITS" for part in PARTS}
-MEANT = {**IN_LIMITS, **OF_SCRAPY}
 """Names that users try, and what they mean: a setting of Scrapy, or else a part of a limit."""
-WORD = "SEMAPHORE"
-PREFIX = f"{WORD}_"
 
 
 def unknown_names(names: Iterable[str]) -> Iterator[str]:

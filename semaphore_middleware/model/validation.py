@@ -150,9 +150,7 @@ def hidden(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A user's value or error for a message, whatever its `repr` does. An integer of more than
-    4300 digits has none.
-    """
+    """A user's value or error for a message, whatever its `repr` does."""
     try:
         text = repr(value)
     except (Exception, SystemExit):
@@ -161,9 +159,7 @@ def shown(value: object) -> str:
 
 
 def checked(check: Callable[[Any, str], T], value: Any, where: str) -> T:
-    """The value as a check returns it. An error of the value's own methods is a `SettingsError`,
-    too.
-    """
+    """The value as a check returns it. An error of its own methods is a `SettingsError`, too."""
     try:
         return check(value, where)
     except SettingsError:
