@@ -14,7 +14,6 @@ from lab.simulation.server import Server
 from lab.simulation.sites import Meter
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.protocol import RECORDS
-from semaphore_middleware.link import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
 
@@ -102,8 +101,7 @@ class Crawl:
 
     def __post_init__(self) -> None:
         random = Random(self.seed)
-        chance.source = Random(self.seed + 1)
-        self._world = World()
+        self._world = World(self.seed + 1)
         network = Network(self._world, random, LEASE_S)
         network.weather = Weather(latency=(0.0002, 0.0004))
         self._server = Server(network.publish, self._on_bug, lambda *_: None, LEASE_S)

@@ -46,7 +46,6 @@ from semaphore_middleware.errors import (
     ServerRefusedError,
     ServerUnreachableError,
 )
-from semaphore_middleware.link import chance
 from semaphore_middleware.link.index import COMPLETE
 from semaphore_middleware.link.location import Server as Location
 from semaphore_middleware.link.renewal_thread import Heartbeat
@@ -84,8 +83,6 @@ class Result:
     seconds: float
     calls: int
     requests: int
-    in_use: float = 0.0
-    """Seconds for which requests were open, summed up."""
 
 
 class Semaphore(FairSemaphore):
@@ -315,8 +312,7 @@ class Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.random = Random(plan.seed + 1)
-        chance.source = Random(plan.seed + 2)
-        self.world = World()
+        self.world = World(plan.seed + 2)
         self.network = Network(self.world, self.random, plan.lease)
         self.faults = Misfortune(self.network, COPIES_PER_LEASE)
         self.judge = Judge(self.world, plan, self.faults)
@@ -373,7 +369,6 @@ class Run:
             self.world.now - began,
             self.server.calls,
             self.judge.begun,
-            sum(self.judge.held_s.values()),
         )
 
     @property
@@ -764,10 +759,6 @@ class Run:
 
 def run(plan: Plan) -> Result:
     """Carry a plan out, in a world of its own."""
-    source = chance.source
-    try:
-        carried_out = Run(plan)
-        with logs_noted(carried_out.on_log):
-            return carried_out.run()
-    finally:
-        chance.source = source
+    carried_out = Run(plan)
+    with logs_noted(carried_out.on_log):
+        return carried_out.run()

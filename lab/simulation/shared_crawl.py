@@ -37,7 +37,6 @@ from lab.simulation.plan import Fault, as_block, weather
 from lab.simulation.run import RenewalThread, Result, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
-from semaphore_middleware.link import chance
 from semaphore_middleware.shared_crawl import new_requests, node_state, prefetch, scheduler, session
 from semaphore_middleware.shared_crawl.client import (
     CALL_TIMEOUT_S,
@@ -525,10 +524,6 @@ class _ScrapyEngine:
 # Nodes, and what they are judged by --------------------------------------------------------------
 
 
-def _stand_in(**parts: Any) -> Any:
-    return SimpleNamespace(**parts)
-
-
 def number_of(url: str) -> int:
     return int(url.rpartition("/")[2])
 
@@ -621,7 +616,7 @@ class CrawlNode:
             }
         )
         exporter = SimpleNamespace(slots=[SimpleNamespace(file=self.feed)])
-        self.crawler = _stand_in(
+        crawler: Any = SimpleNamespace(
             settings=settings,
             engine=self.engine,
             signals=_Signals(),
@@ -633,6 +628,7 @@ class CrawlNode:
             crawling=True,
             stop_async=self.engine.stop_async,
         )
+        self.crawler = crawler
         self.crawler.spider = self.spider = Spider("simulated")
         self.spider.crawler, self.spider.settings = self.crawler, settings
         self.scheduler = Scheduler(self.crawler)
@@ -694,10 +690,9 @@ class Crawl(Timeline):
     """A world with a server and nodes that crawl, and what was promised them."""
 
     def __init__(self, plan: CrawlPlan) -> None:
-        super().__init__(World())
+        super().__init__(World(plan.seed + 2))
         self.plan = plan
         self.random = Random(plan.seed + 1)
-        chance.source = Random(plan.seed + 2)
         self.network = Network(self.world, self.random, plan.lease)
         self.server = self.network.server = _Server(self, self.network.publish)
         self.faults = Misfortune(self.network, COPIES_PER_LEASE)
@@ -1113,10 +1108,6 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
 
 def run(plan: CrawlPlan) -> Result:
     """Carry a plan out, in a world of its own."""
-    source = chance.source
-    try:
-        crawl = Crawl(plan)
-        with _in_place(crawl):
-            return crawl.run()
-    finally:
-        chance.source = source
+    crawl = Crawl(plan)
+    with _in_place(crawl):
+        return crawl.run()

@@ -12,7 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from inspect import CORO_CLOSED, getcoroutinestate, iscoroutine
 from itertools import count
+from random import Random
 from typing import Any, Never
+
+from semaphore_middleware.link import chance
 
 BEGIN_S = 1000.0
 TIMER_LATE_S = 1e-9  # so that no timer comes too early for rounding
@@ -20,9 +23,12 @@ MOST_TURNS = 20_000  # of all loops at one time: more are an endless loop
 
 
 class World:
-    """The time, what is to happen in it, and the hosts that live in it."""
+    """The time, what is to happen in it, and the hosts that live in it. Until its end the product
+    draws by this seed.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        self._drawn_from, chance.source = chance.source, Random(seed)
         self.now = BEGIN_S
         self.hosts: list[Host] = []
         self._dead: list[Host] = []  # keeps their coroutines: garbage collection would run them
@@ -64,6 +70,7 @@ class World:
 
     def end(self) -> None:
         """Nothing runs any more; what never ended may be collected."""
+        chance.source = self._drawn_from
         for host in (*self.hosts, *self._dead):
             for task in asyncio.all_tasks(host.loop):
                 work = task.get_coro()

@@ -19,7 +19,6 @@ from lab.simulation.run import RenewalThread, Semaphore, connected_by
 from lab.simulation.server import Server
 from lab.simulation.world import BEGIN_S, Host, World
 from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.link import chance
 from semaphore_middleware.link.location import Server as Location
 from tests.support.nodes import MACHINE, Recorder
 from tests.support.scopes import KEYS, look
@@ -34,8 +33,7 @@ T = TypeVar("T")
 def in_simulated_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        world, before = World(), chance.source
-        chance.source = Random(1)
+        world = World(seed=1)
         try:
             done = Host(world, "test").spawn(test(*args, **kwargs))
             while not done.done() and world.now < BEGIN_S + LONGEST_S:
@@ -43,7 +41,6 @@ def in_simulated_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[
             done.result()
         finally:
             world.end()
-            chance.source = before
 
     return run
 
