@@ -140,21 +140,17 @@ def test_a_failed_node_is_reported_with_its_last_error(tmp_path: Path, log: str,
     assert node.result().pages == 0
 
 
-class DemoProcess:
+class Demo(subprocess.Popen[bytes]):
     """`python -m lab.demo` with these arguments, in the test's own directory."""
 
     def __init__(self, directory: Path, arguments: tuple[str, ...], redis_url: str) -> None:
         self._log_file = directory / "demo.log"
+        here = {"PYTHONPATH": str(REPOSITORY), "SCRAPY_SETTINGS_MODULE": "crawler.settings"}
         with self._log_file.open("wb") as log:
-            self._process = subprocess.Popen(
+            super().__init__(
                 [sys.executable, "-m", "lab.demo", *arguments],
                 cwd=directory,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY),
-                    "REDIS_URL": redis_url,
-                    "SCRAPY_SETTINGS_MODULE": "crawler.settings",
-                },
+                env={**os.environ, **here, "REDIS_URL": redis_url},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -164,32 +160,22 @@ class DemoProcess:
     def log(self) -> str:
         return self._log_file.read_text()
 
-    def wait(self) -> int:
-        return self._process.wait(TIMEOUT_S)
 
-    def send(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def end(self) -> None:
-        """Let it end its nodes, if it has not ended."""
-        self._process.terminate()
-        self.wait()
-
-
-StartDemo = Callable[..., DemoProcess]
+StartDemo = Callable[..., Demo]
 
 
 @pytest.fixture
 def demo(tmp_path: Path, redis_url: str) -> Iterator[StartDemo]:
-    started: list[DemoProcess] = []
+    started: list[Demo] = []
 
-    def start(*arguments: str) -> DemoProcess:
-        started.append(DemoProcess(tmp_path, arguments, redis_url))
+    def start(*arguments: str) -> Demo:
+        started.append(Demo(tmp_path, arguments, redis_url))
         return started[-1]
 
     yield start
     for process in started:
-        process.end()
+        process.terminate()  # it ends its nodes, if it has not ended
+        process.wait(TIMEOUT_S)
 
 
 @pytest.fixture
@@ -203,7 +189,7 @@ def client(server: RedisServer) -> Iterator[Redis]:
 def test_a_run_over_the_example_site_passes(demo: StartDemo, client: Redis) -> None:
     small = ("--nodes", "2", "--pages", "20", "--latency", "20", "--limit", "", "--url", "")
     run = demo(*small)
-    assert run.wait() == 0
+    assert run.wait(TIMEOUT_S) == 0
     assert "pages of all nodes" in run.log
     assert "at most 200.0" in run.log  # the default limit of 4, in 20 ms
     assert crawl_keys(client) == []
@@ -212,7 +198,7 @@ def test_a_run_over_the_example_site_passes(demo: StartDemo, client: Redis) -> N
 @pytest.mark.slow
 def test_a_run_without_the_semaphore_exceeds_the_limit(demo: StartDemo) -> None:
     run = demo("--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
-    assert run.wait() == 1
+    assert run.wait(TIMEOUT_S) == 1
     assert "✗ limit 4 was exceeded" in run.log
 
 
@@ -220,11 +206,11 @@ def test_a_run_without_the_semaphore_exceeds_the_limit(demo: StartDemo) -> None:
 def test_another_site_can_be_crawled_unless_it_is_down(demo: StartDemo) -> None:
     with serving(pages=20) as site:
         run = demo("--nodes", "2", "--pages", "10", "--url", site.url)
-        assert run.wait() == 0, run.log
+        assert run.wait(TIMEOUT_S) == 0, run.log
         assert site.record("127.0.0.1").pages.total() == 10
     assert "missed" not in run.log
     run = demo("--nodes", "2", "--url", f"http://127.0.0.1:{free_port()}/")
-    assert run.wait() == 1
+    assert run.wait(TIMEOUT_S) == 1
     assert "✗ no pages were fetched" in run.log
     assert "✗ the site did not respond: " in run.log
 
@@ -234,8 +220,8 @@ def test_another_site_can_be_crawled_unless_it_is_down(demo: StartDemo) -> None:
 def test_an_interrupted_run_stops(demo: StartDemo, client: Redis, number: int) -> None:
     run = demo("--nodes", "2", "--latency", "200")
     wait_until(lambda: re.search("[1-4]/4 permits held", run.log))
-    run.send(number)
-    assert run.wait() == 130
+    run.send_signal(number)
+    assert run.wait(TIMEOUT_S) == 130
     assert run.log.endswith("Interrupted.\n") == (number == signal.SIGINT)
     assert crawl_keys(client) == []
 

@@ -25,7 +25,7 @@ from semaphore_middleware.core.observer import PermitLost
 from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer, wait_until
 from tests.support.site import FIRST_PART, Site
-from tests.support.times import ENDLESS_S, TIMEOUT_S
+from tests.support.times import TIMEOUT_S
 
 HOST = "127.0.0.1"
 Get = Callable[[str], Awaitable[int]]
@@ -42,13 +42,12 @@ class Opens(Protocol):
 async def async_httpx(
     server: RedisServer,
     timeout: float | None = None,
-    lease: float = ENDLESS_S,
     backoff_codes: Sequence[int] = BACKOFF_CODES,
     read_timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> AsyncIterator[Get]:
     timeouts = httpx.Timeout(TIMEOUT_S, read=read_timeout)
-    async with FairSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore:
+    async with FairSemaphore(server.url, reuse_window=0, **options) as semaphore:
         transport = AsyncSemaphoreTransport(semaphore, 1, timeout, backoff_codes=backoff_codes)
         async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
 
@@ -62,13 +61,12 @@ async def async_httpx(
 async def sync_httpx(
     server: RedisServer,
     timeout: float | None = None,
-    lease: float = ENDLESS_S,
     backoff_codes: Sequence[int] = BACKOFF_CODES,
     read_timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> AsyncIterator[Get]:
     timeouts = httpx.Timeout(TIMEOUT_S, read=read_timeout)
-    with SyncSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore:
+    with SyncSemaphore(server.url, reuse_window=0, **options) as semaphore:
         transport = SemaphoreTransport(semaphore, 1, timeout, backoff_codes=backoff_codes)
         with httpx.Client(transport=transport, follow_redirects=True) as client:
             yield in_thread(lambda url: client.get(url, timeout=timeouts).status_code)
@@ -90,12 +88,11 @@ async def with_requests(
 def session_of(
     server: RedisServer,
     timeout: float | None = None,
-    lease: float = ENDLESS_S,
     backoff_codes: Sequence[int] = BACKOFF_CODES,
     **options: Any,
 ) -> Iterator[requests.Session]:
     with (
-        SyncSemaphore(server.url, lease=lease, reuse_window=0, **options) as semaphore,
+        SyncSemaphore(server.url, reuse_window=0, **options) as semaphore,
         requests.Session() as session,
     ):
         adapter = SemaphoreAdapter(semaphore, 1, timeout, backoff_codes)
