@@ -169,16 +169,13 @@ class StartsMeter:
 
         None after the first survey: the times of its starts are unknown.
         """
-        before = self._started
-        last = self._time
-        self._started = {row.scope: row.started for row in seen}
+        started = {row.scope: row.started for row in seen}
+        if self._time is not None:
+            self._new.append((now - self._time, new_starts(self._started, started)))
+        self._started = started
         self._time = now
-        if last is None:
+        if not self._new:
             return None
-        self._new.append((now - last, new_starts(before, self._started)))
-        return self._means()
-
-    def _means(self) -> Mapping[str, float]:
         seconds = sum(passed for passed, _ in self._new)
         sums: Counter[str] = Counter()
         for _, new in self._new:

@@ -183,10 +183,7 @@ class Diary:
         self._in_use.pop(scope, None)  # promise: no history is left
 
     def _use(self, scope: str) -> _Now:
-        now = self._in_use.get(scope)
-        if now is None:
-            now = self._in_use[scope] = _Now()
-        return now
+        return self._in_use.setdefault(scope, _Now())
 
     def _find_note(self, scope: str, paused_at: int, length: float) -> PauseNote:
         pauses = self._find_tally(scope, self.wall).pauses
