@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from semaphore_middleware.core.observer import (
@@ -19,20 +20,22 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import Reply
 from semaphore_middleware.link.text import digits
-from semaphore_middleware.model.events import Emitter
+from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.politeness import NO_FINDINGS, POLICIES
 
 logger = logging.getLogger(__name__)
 
 
-class Announcer(Emitter, Protocol):
+class Announcer(Protocol):
     """The part of a node that this module needs."""
 
     node: str
 
     @property
     def backoff(self) -> Backoff: ...
+
+    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None: ...
 
 
 def note_reply(node: Announcer, before: Reply | None, reply: Reply) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVarTuple
+from typing import ClassVar, TypeVarTuple
 
 Fields = TypeVarTuple("Fields")
 """The fields of an event, as arguments of a function that makes it."""
@@ -24,10 +23,3 @@ class CountedEvent(Event):
 
     counter: ClassVar[str]
     """The stat's name."""
-
-
-class Emitter(Protocol):
-    """A node, for code that only notifies its observers."""
-
-    def emit(self, kind: Callable[[*Fields], Event], *fields: *Fields) -> None:
-        """Notify observers of an event."""
