@@ -169,17 +169,18 @@ class Connection:
         """True until this side notices a break; always false in a forked child."""
         return bool(self._connection.is_connected) and not self._is_parents
 
-    async def connect(self) -> None:
-        """Connect and authenticate."""
+    async def connect(self) -> Connection:
+        """Connect and authenticate. Returns itself."""
         try:
             async with asyncio.timeout(self._time_limit):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
-            self._time_limit = self._connector.call_timeout
         except BaseException as error:
             await self.close()
             if isinstance(error, RedisError | OSError):
                 raise self._explain(error) from None
             raise
+        self._time_limit = self._connector.call_timeout
+        return self
 
     async def check_server(self) -> None:
         """Read the server's kind, version and incarnation, and select the database.
@@ -583,16 +584,11 @@ class Connector:
     async def connect(self, target: Target) -> Connection:
         """Open a new connection; one attempt."""
         try:
-            return await self._connect(target)
+            return await Connection(self, target).connect()
         except PasswordRefusedError:
             if "credential_provider" not in self.options:
                 raise
-            return await self._connect(target)  # the credentials may just have changed
-
-    async def _connect(self, target: Target) -> Connection:
-        connection = Connection(self, target)
-        await connection.connect()
-        return connection
+            return await Connection(self, target).connect()  # they may just have changed
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
         """Send one command to a sentinel or a cluster node (`what`)."""

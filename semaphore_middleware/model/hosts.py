@@ -252,9 +252,7 @@ def check_scope(name: Any, where: str = "the scope") -> str:
     not spelt as in requests: it would be a scope of its own, but with the host's rules.
     """
     if not is_scope(name):
-        raise not_allowed(
-            name[:MAX_SCOPE_CHARS] if isinstance(name, str) else name, where, ALLOWED_SCOPE
-        )
+        raise not_allowed(name, where, ALLOWED_SCOPE)
     if "://" in name:
         refuse_url(name, f"{where} = {name!r}")
     if name.startswith("host:"):
