@@ -441,6 +441,14 @@ def test_a_node_whose_lease_has_expired_keeps_only_what_it_has_begun(node: Node)
     assert len(node.state.finished()) == 1
 
 
+def test_a_node_that_was_silent_until_it_was_idle_says_so(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.now += 2 * LEASE_S
+    node.reply(node.idles(), IdleReply(NextStep.WAIT, 1.0, [], 1))
+    assert "This node was silent for" in caplog.text
+
+
 def test_a_promoted_server_is_sent_recent_requests_again(node: Node) -> None:
     node.enqueue("http://a/")
     sent = node.exchange().new
