@@ -23,11 +23,9 @@ KEPT = {
     "CrawlSession._identity": "from the settings",
     "Diary._ended": "is written once a minute",
     "Diary._tallies": "is written once a minute",
-    "RenewalSnapshot.kept": "what the renewal thread has renewed last: it is replaced as a whole",
     "NewRequests._sent": "judged by its age: `Crawl._judge_sent`",
     "NewRequests._sent_before": "judged by its age: `Crawl._judge_sent`",
     "Scheduler.identity": "from the settings",
-    "Session._ended_leases": "those of the last stall: the next one forgets them",
     "Subscription._channels": "its own",
     "Subscription._tasks": "its own, two",
     "SummedStats._sent": "the last number of each stat",
@@ -65,7 +63,7 @@ def wrong_in(updates: UpdateQueue, is_over: bool) -> Iterator[str]:
     scopes = updates.leases.keys()
     owners = [getattr(do, "__self__", None) for do in updates._timers]
     timed = {one.scope for one in owners if isinstance(one, ScopeLease)}
-    if forgotten := (timed | updates.renewal_snapshot._sent[1].keys()) - scopes:
+    if forgotten := timed - scopes:
         yield f"it remembers {forgotten}"
     for lease in updates.leases.values():
         counts, held, queue = lease._totals, lease.held, lease._queue

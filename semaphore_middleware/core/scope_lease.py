@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from semaphore_middleware.core.failures import Failures
@@ -40,7 +41,6 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import LeaseUpdate, Reply
-from semaphore_middleware.core.renewal_snapshot import RenewalSnapshot
 from semaphore_middleware.core.reuse import Pool, common_window_end
 from semaphore_middleware.core.wait_queue import WaitQueue
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
@@ -69,7 +69,6 @@ class Node(Announcer, Protocol):
     """What a lease needs of its node, which is an `UpdateQueue`."""
 
     reuse_window: float
-    renewal_snapshot: RenewalSnapshot
 
     @property
     def grace(self) -> float: ...
@@ -98,8 +97,6 @@ class ScopeLease:
         """
         self.last_reply: Reply | None = None
         """The last reply to an update that the server accepted, of any lease."""
-        self.is_full = False
-        """Whether the site had no permit to spare at that reply."""
         self.last_success = -math.inf
         """When the newest request known to have succeeded began, on any node."""
         self.failures = Failures()
@@ -118,6 +115,11 @@ class ScopeLease:
         self._is_closing = False
         self._is_reuse_stopped = False  # by the last reply, or since then
         self._pause = 0, 0.0  # the site's last: begin, on the server's clock; length
+        # The loop and the renewal thread share these without a lock, by single assignments:
+        self.sent: tuple[bytes, Sequence[LeaseUpdate], int] = b"", (), 0
+        """The epoch, the updates of the last call, and how many permits are known to be granted."""
+        self.kept = 0, -math.inf
+        """The lease id and the deadline of what the renewal thread has repeated last."""
 
     def __repr__(self) -> str:
         counts = f"{len(self._held)} held, {len(self._queue)} waiting"
@@ -430,7 +432,6 @@ class ScopeLease:
         if reply.paused_at:
             self._apply_pause(reply)
         before, self.last_reply = self.last_reply, reply
-        self.is_full = reply.available <= 0
         self._is_reuse_stopped = reply.starts_count
         if reply.answered_ago is not None:
             self.last_success = max(self.last_success, sent - reply.answered_ago)
@@ -478,7 +479,7 @@ class ScopeLease:
         if new <= 0:
             return  # a message or an earlier reply has granted them
         self._totals.granted = granted
-        self._node.renewal_snapshot.note_granted(self.scope, granted)
+        self.sent = *self.sent[:2], granted  # rule 30: granted since
         window_end = self._window_end(now)
         for _ in range(min(new, self._eligible(now))):
             self._grant_to(self._queue.pop(), window_end, now)
@@ -548,8 +549,9 @@ class ScopeLease:
     def is_expired(self, now: float) -> bool:
         """Whether the lease may be over, even if the renewal thread has renewed it."""
         if now >= self.deadline:
-            kept_until = self._node.renewal_snapshot.kept_until(self.scope, self._totals.lease_id)
-            self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
+            lease_id, kept_until = self.kept
+            if lease_id == self._totals.lease_id:
+                self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
         return now >= self.deadline
 
     def lose_all(self, why: str, above: int = 0) -> None:
@@ -591,6 +593,27 @@ class ScopeLease:
         if self._queue and not self._orphans:
             self._node.send_now(self)
 
+    # In the renewal thread ----------------------------------------------------------------------
+
+    def to_repeat(self, epoch: bytes) -> list[LeaseUpdate]:
+        """The updates of the last call in this epoch, if permits are held. They ask for no new
+        permit, which a stalled event loop could not use.
+        """
+        epoch_then, updates, granted = self.sent
+        if epoch_then != epoch or not updates:
+            return []
+        *earlier, latest = updates
+        has_ended = self.kept == (latest.lease_id, -math.inf)  # on the server
+        if has_ended or granted <= latest.returned:
+            return []
+        # What was granted since then counts as unstarted.
+        unstarted = latest.unstarted + granted - latest.granted_ack
+        # rule 30: asks for nothing
+        # rule 30: claims
+        counts = replace(latest, requested=granted, granted_ack=granted, unstarted=unstarted)
+        repeated = [replace(one, requested=one.granted_ack, suspended=0) for one in earlier]
+        return [*repeated, replace(counts, suspended=0)]
+
     # For the node -------------------------------------------------------------------------------
 
     @property
@@ -607,6 +630,11 @@ class ScopeLease:
     def waiting(self) -> Collection[Permit]:
         """Permits of waiting requests, the oldest first."""
         return self._queue.permits
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the site had no permit to spare at the last reply."""
+        return self.last_reply is not None and self.last_reply.available <= 0
 
     @property
     def findings(self) -> Sequence[Finding]:

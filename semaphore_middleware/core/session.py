@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -57,7 +58,6 @@ class Session:
         """This node's leases."""
         self.cache = Cache(Keys(options.prefix), self._work.set)
         """Small values shared by all nodes."""
-        self._epoch = b""  # of the leases
         self._connection: Connection | None = None  # over which everything was sent
         period = RENEWAL * options.lease
         self._subscription = Subscription(
@@ -77,7 +77,6 @@ class Session:
             self._on_stall,
         )
         self._lease_time = options.lease
-        self._ended_leases: set[tuple[str, int]] = set()  # by scope, in the renewal thread
 
     def __str__(self) -> str:
         return str(self.updates)
@@ -94,8 +93,7 @@ class Session:
         except BaseException:
             await self.link.close()
             raise
-        self._epoch = self._recovery.epoch
-        self.updates.renewal_snapshot.begin_epoch(self._epoch)
+        self.updates.epoch = self._recovery.epoch
         self._caller = asyncio.create_task(self._serve())
         self._subscription.start()
         self._heartbeat.start()
@@ -164,7 +162,7 @@ class Session:
             return
         await self._recovery.join_epoch(connection)
         self.updates.send_all()
-        if self._recovery.epoch != self._epoch:
+        if self._recovery.epoch != self.updates.epoch:
             await self._begin_epoch()
         self._connection = connection
         self._emit(Reconnected)
@@ -192,8 +190,7 @@ class Session:
 
     async def _begin_epoch(self) -> None:
         """Move all leases to the joined epoch. A proxy may have left the subscription behind."""
-        self._epoch = self._recovery.epoch
-        self.updates.renewal_snapshot.begin_epoch(self._epoch)
+        self.updates.epoch = self._recovery.epoch
         for lease in self.updates.leases.values():
             lease.on_new_epoch()
         self.updates.send_all()
@@ -250,24 +247,20 @@ class Session:
         """In the renewal thread: renew the leases, by sending the last updates again. Only the
         deadlines of leases that the server still has are moved.
         """
-        epoch, updates = self.updates.renewal_snapshot.to_repeat()
-        self._ended_leases &= {(one.scope, one.lease_id) for one in updates}
-        updates = [one for one in updates if (one.scope, one.lease_id) not in self._ended_leases]
+        epoch, leases = self.updates.epoch, list(self.updates.leases.values())
+        updates = [update for lease in leases for update in lease.to_repeat(epoch)]
         if not updates:
             return False
         connection = await connect()
         until = self._heartbeat.now() + self.updates.grace
-        replies = await self._store.repeat(connection, epoch, updates)
-        if replies is None:
-            return False
-        leases = {(one.update.scope, one.update.lease_id): one.status for one in replies}
-        self._ended_leases.update(key for key, status in leases.items() if status != "ok")
-        self.updates.renewal_snapshot.kept = {  # rule 30: only ok
-            scope: (lease_id, until)
-            for (scope, lease_id), status in leases.items()
-            if status == "ok"
-        }
-        return bool(self.updates.renewal_snapshot.kept)
+        replies = await self._store.repeat(connection, epoch, updates) or ()
+        last = {reply.update.scope: reply for reply in replies}  # of each lease
+        renewed = [lease for lease in leases if lease.scope in last]
+        for lease in renewed:
+            reply = last[lease.scope]
+            end = until if reply.status == "ok" else -math.inf  # rule 30: only ok
+            lease.kept = reply.update.lease_id, end
+        return any(lease.kept[1] == until for lease in renewed)
 
     def _on_stall(self, seconds: float, was_named: bool) -> None:
         if not self.updates.was_in_use_since(self.loop.time() - seconds):

@@ -16,7 +16,6 @@ from itertools import islice
 from semaphore_middleware.core.observer import Observers, ProcessStalled, ScopeLeft
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.protocol import LeaseUpdate, Reply
-from semaphore_middleware.core.renewal_snapshot import RenewalSnapshot
 from semaphore_middleware.core.reuse import common_window_end
 from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.errors import ClosedError
@@ -113,8 +112,8 @@ class UpdateQueue:
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}  # by what they call
         self._spacing = Spacing()
         self._is_draining = False
-        self.renewal_snapshot = RenewalSnapshot()
-        """Between this node's event loop and the renewal thread."""
+        self.epoch = b""
+        """The server's epoch in which the leases are."""
 
     def __str__(self) -> str:
         held = sum(len(lease.held) for lease in self.leases.values())
@@ -265,7 +264,7 @@ class UpdateQueue:
         updates: list[LeaseUpdate] = []
         for lease in leases:
             if own := lease.updates(sent):
-                self.renewal_snapshot.note_sent(lease.scope, own)
+                lease.sent = self.epoch, own, own[-1].granted_ack
                 updates += own
         # mutant and -> or: a timer that finds no deadline sets no other
         if updates and self._check_deadlines not in self._timers:
@@ -291,7 +290,6 @@ class UpdateQueue:
             if is_known and lease.is_forgettable:
                 del self.leases[lease.scope]
                 self._forgotten_at = self.now()
-                self.renewal_snapshot.forget(lease.scope)  # promise: nothing sent is left
                 self._cancel(lease.on_time)  # promise: no timer is left
                 self.emit(ScopeLeft, lease.scope)
         if not self.leases:

@@ -6,7 +6,6 @@ from typing import Any
 
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import LeaseUpdate, Reply
-from semaphore_middleware.core.renewal_snapshot import RenewalSnapshot
 from semaphore_middleware.core.scope_lease import ScopeLease
 from semaphore_middleware.link.lease import GRACE
 from semaphore_middleware.model.events import Event, Fields
@@ -65,7 +64,6 @@ class LoneNode:
         self.windows_to_end: list[ScopeLease] = []
         self.retries: list[float] = []
         self.reports: list[float] = []
-        self.renewal_snapshot = RenewalSnapshot()
         self._last_lease_id = 0
         self.limit = limit or Limit(9)
         self.lease = ScopeLease("s", self.limit, self)

@@ -272,14 +272,14 @@ async def test_a_node_that_was_stopped_logs_it(caplog: Log) -> None:
 async def test_the_renewal_thread_moves_a_deadline_only_for_what_is_still_there() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
-        lease, session = permit._lease, setup.session
+        session = setup.session
+        lease = session.updates.leases["s"]
         before = lease.deadline
         session._heartbeat._clock = setup.loop.time
         session._heartbeat._beat = Beat(setup.loop.time(), setup.loop.time())
 
         async def repeat() -> tuple[bool, float]:
             setup.loop.world.now += 1.0  # as it blocks
-            session.updates.renewal_snapshot.kept = {}
             is_kept = await session._repeat(setup.server.connect)  # type: ignore[arg-type]
             lease.is_expired(math.inf)
             return is_kept, lease.deadline
@@ -290,17 +290,16 @@ async def test_the_renewal_thread_moves_a_deadline_only_for_what_is_still_there(
         kept, moved = await repeat()
         assert (kept, moved > before) == (True, True)
         for status in ("lost", "old", "refused", "unreadable"):
-            session._ended_leases.clear()
+            lease.kept = 0, -math.inf
             setup.server.changes = {"status": status}
             assert await repeat() == (False, moved)
         setup.server.changes = {}
         assert await repeat() == (False, moved), "never again under this lease"
         session.updates.leases["s"].lose_all("was lost")
-        assert session._ended_leases
         permit.release()
         await setup.hold()
-        await repeat()
-        assert not session._ended_leases, "nor is it remembered when another has begun"
+        kept, _ = await repeat()
+        assert kept, "until another has begun"
 
 
 @in_simulated_time

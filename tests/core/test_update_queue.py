@@ -9,6 +9,7 @@ import pytest
 
 from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.protocol import LeaseUpdate
 from semaphore_middleware.core.update_queue import (
     BATCH_DELAY_S,
     BUSY_SPACING_S,
@@ -80,6 +81,11 @@ class LoneQueue:
         call = self.updates.next_call()
         self.updates.on_replies(call, [reply_to(one, **reply) for one in call.updates])
         return call
+
+    def repeated(self) -> list[LeaseUpdate]:
+        """What the renewal thread would send."""
+        leases = self.updates.leases.values()
+        return [one for lease in leases for one in lease.to_repeat(self.updates.epoch)]
 
     def hold(self, scope: str = "s", **reply: Any) -> Permit:
         permit = self.ask(scope)
@@ -250,31 +256,31 @@ def test_a_lease_that_a_stall_has_ended_was_in_use_before_it() -> None:
 
 def test_the_renewal_thread_repeats_what_was_sent_last_where_permits_are_held() -> None:
     node = LoneQueue(window=0.0)
-    node.updates.renewal_snapshot.begin_epoch(b"one")
+    node.updates.epoch = b"one"
     node.ask("waits")
     node.updates.next_call()
     held = node.hold()
     waiting = [node.ask() for _ in range(2)]
     (latest,) = node.updates.next_call().updates
-    epoch, (repeated,) = node.updates.renewal_snapshot.to_repeat()
+    (repeated,) = node.repeated()
     assert (latest.requested, latest.granted_ack) == (3, 1)
-    assert (epoch, repeated) == (b"one", replace(latest, requested=1))
+    assert repeated == replace(latest, requested=1)
     node.updates.leases["s"].on_granted(latest.lease_id, 2)
-    _, (repeated,) = node.updates.renewal_snapshot.to_repeat()
+    (repeated,) = node.repeated()
     assert repeated == replace(latest, requested=2, granted_ack=2, unstarted=latest.unstarted + 1)
     for permit in (held, *waiting):
         permit.release()
     node.call()
-    assert node.updates.renewal_snapshot.to_repeat() == (b"one", [])
+    assert node.repeated() == []
     node.ask()
     node.call(granted=1)
-    node.updates.renewal_snapshot.begin_epoch(b"two")
-    assert node.updates.renewal_snapshot.to_repeat() == (b"two", [])
+    node.updates.epoch = b"two"
+    assert node.repeated() == []
 
 
 def test_the_renewal_thread_repeats_what_has_feedback_and_no_reply() -> None:
     node = LoneQueue(window=0.0)
-    node.updates.renewal_snapshot.begin_epoch(b"one")
+    node.updates.epoch = b"one"
     node.hold()
     refused = node.hold()
     node.ask()
@@ -284,7 +290,7 @@ def test_the_renewal_thread_repeats_what_has_feedback_and_no_reply() -> None:
     node.ask()
     again, latest = node.updates.next_call().updates
     assert (first, first.requested, latest.requested) == (again, 3, 4)
-    _, repeated = node.updates.renewal_snapshot.to_repeat()
+    repeated = node.repeated()
     assert repeated == [replace(one, requested=2, suspended=0) for one in (first, latest)]
 
 
