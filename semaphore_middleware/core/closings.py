@@ -48,8 +48,8 @@ class Closings:
     closed_at: float = -math.inf
     """When the last one was closed."""
     awaits_answer: bool = False
-    """Whether one that counts as a failure was closed since the last answer: then the node makes
-    one request at a time, as it may be refused.
+    """Whether one that counts as a failure was closed, and no request that began later has been
+    answered: then the node makes one request at a time, as it may be refused.
     """
     _answered_at: float = -math.inf  # when the newest answered request began
     _answers: int = 0
@@ -59,7 +59,8 @@ class Closings:
     def note_answer(self, began_at: float) -> None:
         """Note that the site has answered a request that began at this time, whatever it was."""
         self._answers += 1
-        self.awaits_answer = False
+        if began_at >= self.closed_at:  # rule 31: later answers
+            self.awaits_answer = False
         self._answered_at = max(self._answered_at, began_at)
 
     def note(self, page: str, began_at: float, now: float, may_be_idle: bool) -> Closing:

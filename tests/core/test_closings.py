@@ -73,6 +73,15 @@ def test_an_answer_to_a_request_from_before_says_nothing(world: World) -> None:
     assert world.closed("c") is FAILURE
 
 
+def test_only_an_answer_to_a_later_request_ends_the_wait_for_one(world: World) -> None:
+    began_at = world.now
+    world.closed("a")
+    world.answered(began_at)
+    assert world.closings.awaits_answer
+    world.answered()
+    assert not world.closings.awaits_answer
+
+
 def test_closings_of_a_moment_count_once(world: World) -> None:
     assert world.closed("a", began_at=0.0) is FAILURE
     assert [world.closed(page, began_at=0.5) for page in "bcd"] == [NOTHING] * 3
