@@ -162,7 +162,12 @@ async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, sit
 
 
 @pytest.mark.parametrize(
-    "counts", [{"delay": 0.3, "jitter": 0}, {"rate": "3/s"}, {"adaptive": True}]
+    "counts",
+    [
+        {"delay": 0.3, "jitter": 0},
+        {"rate": "3/s"},
+        {"adaptive": True},  # feature: adaptive
+    ],
 )
 async def test_a_start_that_counts_waits_for_no_slot(
     server: RedisServer, site: Site, monkeypatch: Patch, counts: dict[str, Any]
