@@ -114,7 +114,7 @@ def test_the_documented_user_may_use_all_verbs(server: RedisServer, client: Redi
     node(client, "one", crawl="books").push(b"page")
     may = {"name": "frontier"}
     lone = user(server, **may)
-    assert ran(lone, "status").err.endswith("no permissions to run the 'zscan' command\n")
+    assert "no permissions to run the 'zscan' command" in ran(lone, "status").err
     sees = user(server, "+scan", "+zscan", "+hgetall", **may)
     for words in (["status"], ["status", "books"], ["status", "books", "--json"]):
         status, shown, error = ran(sees, *words)
