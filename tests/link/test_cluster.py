@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from redis.crc import key_slot
@@ -10,6 +11,7 @@ from redis.crc import key_slot
 from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.core.observer import StoreLost
+from semaphore_middleware.link import location
 from semaphore_middleware.link.connection import Address, Connection, Connector
 from semaphore_middleware.link.location import Server
 from tests.support.crawls import Patch
@@ -71,6 +73,23 @@ async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> N
     known._nodes.append(Address("127.0.0.1", 2))  # as an answer named it
     await known.find()
     assert set(map(str, known._nodes)) == {NOBODY, *(node.address for node in cluster.nodes)}
+
+
+async def test_a_replica_owns_no_slot_but_is_asked_when_its_master_is_away() -> None:
+    master, replica = Address("10.0.0.1", 1), Address("10.0.0.2", 2)
+    asked = []
+
+    class Known:
+        async def ask(self, address: Address, *_: object) -> Any:
+            asked.append(address)
+            if len(asked) > 1 and address == master:
+                raise ServerUnreachableError("away")
+            return [[0, 16383, [b"10.0.0.1", 1, b"m"], [b"10.0.0.2", 2, b"r"]]]
+
+    known = location.Cluster([master], b"k", Known())  # type: ignore[arg-type]
+    for _ in range(2):
+        assert await known.find() == (master, [master])
+    assert asked == [master, master, replica]
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
