@@ -21,7 +21,7 @@ import uvloop
 
 from semaphore_middleware import FairSemaphore, SyncSemaphore
 from semaphore_middleware.core import semaphore
-from semaphore_middleware.core.observer import ProcessStalled
+from semaphore_middleware.core.observer import ProcessStalled, RoundTrip, StoreLost
 from semaphore_middleware.link import renewal_thread
 from semaphore_middleware.link.link import Link
 from semaphore_middleware.link.renewal_thread import Heartbeat
@@ -42,6 +42,28 @@ LEASE_S = 15.0
 def connects(patch: Patch) -> list[Any]:
     """The renewal thread's attempts to connect, from now on."""
     return calls_of(patch, Link, "connect_again")
+
+
+@pytest.mark.parametrize("is_promoted", [False, True], ids=["flushall", "replica"])
+@in_simulated_time
+async def test_what_is_held_in_a_later_epoch_stays_held(is_promoted: bool) -> None:
+    server = SimulatedServer(lease=LEASE_S)
+    async with BusyNode(server) as busy:
+        permit = await busy.hold()
+        if is_promoted:
+            server.itself.begin_incarnation(server.itself.snapshot())
+        else:
+            server.itself.flush()
+
+        def is_claimed() -> bool:
+            kinds = [type(event) for event in busy.recorder.events]
+            return StoreLost in kinds and RoundTrip in kinds[kinds.index(StoreLost) :]
+
+        await eventually(is_claimed)
+        with busy.stalled():
+            await asyncio.sleep(1.75 * LEASE_S)
+        await asyncio.sleep(0.2 * LEASE_S)
+        assert permit.held
 
 
 @in_simulated_time
