@@ -106,6 +106,44 @@ async def test_the_first_is_notified_once_when_to_return(
     assert notified_to_retry(outside) == ["c"]
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Limit(5, delay=HOUR, jitter=1), Limit(5, delay=0.9 * HOUR)),
+        (Limit(5, delay=0.9 * HOUR), Limit(5, delay=HOUR, jitter=1)),
+    ],
+)
+async def test_the_longest_delay_and_the_longest_least_interval_in_use_win(
+    server: RedisServer, outside: Outside, first: Limit, then: Limit
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", limit=first)
+    await b.take("s", limit=then)
+    for _ in range(20):
+        outside.start_is_due()
+        assert (await b.renew("s", limit=then)).granted == 1
+        await b.give_back("s", limit=then)
+        wait = (await b.take("s", limit=then)).retry_in or 0
+        assert 0.9 * HOUR - 120 < wait <= 1.1 * HOUR
+
+
+async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisServer) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    for caller, limit, effective in (
+        (a, Limit(9), (None, None)),  # who names none asks for none
+        (a, Limit(9, rate="60/m", burst=5), ("1/s", 5)),
+        (b, Limit(9, rate="2/m", burst=9), ("2/m", 5)),
+        (c, Limit(9, rate="60/m", burst=7), ("2/m", 5)),
+        (a, Limit(9), ("2/m", 5)),
+    ):
+        await caller.take("s", limit=limit)
+        seen = await a.inspect("s")
+        assert (
+            seen.effective.rate,
+            seen.effective.burst if seen.effective.rate else None,
+        ) == effective
+
+
 async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
     """Starts that begin later: their requests wait for permits of other scopes."""
     caller.book("s").requested += n
