@@ -7,11 +7,12 @@ import re
 import pytest
 
 from semaphore_middleware.errors import ServerRefusedError
-from semaphore_middleware.shared_crawl.client import CrawlClient
+from semaphore_middleware.shared_crawl.client import CrawlClient, NewRequest
 from semaphore_middleware.shared_crawl.crawls import Crawls
 from semaphore_middleware.shared_crawl.settings import CrawlSettings
 from tests.support.nodes import PASSWORD
 from tests.support.servers import Cluster, RedisServer
+from tests.support.shared_crawl import PLACES
 
 
 async def test_shared_crawls_of_all_masters_are_listed() -> None:
@@ -22,6 +23,10 @@ async def test_shared_crawls_of_all_masters_are_listed() -> None:
         assert ports == {node.tcp_port for node in cluster.nodes}
         for crawl in crawls:
             await crawl.join()
+        await crawls[0].sync([NewRequest(PLACES.new_place("a", 0), b"data")], working=True)
+        await crawls[0].take_starts(None, 1)
+        await crawls[0].idle()
+        await crawls[0].leave()
         for url in (cluster.url, f"redis://{cluster.nodes[0].address}"):
             assert list(await Crawls(CrawlSettings(url)).survey()) == names
         for crawl in crawls:
