@@ -40,8 +40,10 @@ def forked(work: Callable[..., None], *args: Any) -> Iterator[Callable[[], Any]]
         child.join()
 
 
-def use(semaphore: FairSemaphore, results: Connection) -> None:
-    """In a child: use the semaphore that the parent has opened, close it, and open it again."""
+def use(semaphore: FairSemaphore, unopened: FairSemaphore, results: Connection) -> None:
+    """In a child: use the semaphore that the parent has opened, close it, and open it again; and
+    open one that the parent has only made.
+    """
 
     async def run() -> None:
         for _ in range(2):
@@ -54,7 +56,8 @@ def use(semaphore: FairSemaphore, results: Connection) -> None:
         async with semaphore, semaphore.permit("child", 1):
             seen = await semaphore.admin.inspect("child")
             results.send([member.node for member in seen.members])
-        results.send(semaphore.node)
+        async with unopened:
+            results.send((semaphore.node, unopened.node))
 
     asyncio.run(run())
 
@@ -66,13 +69,14 @@ async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: Redis
         await semaphore.admin.inspect("s")
         with server.client() as client:
             connections = {one["id"] for one in client.client_list()}
-            with forked(use, semaphore) as heard:
-                opened, closed, members, name = [await asyncio.to_thread(heard) for _ in range(4)]
+            unopened = FairSemaphore(server.url)
+            with forked(use, semaphore, unopened) as heard:
+                opened, closed, members, names = [await asyncio.to_thread(heard) for _ in range(4)]
             assert "forked" in opened
             assert "not open" in closed
             assert "\n" not in opened + closed
-            assert members == [name]
-            assert name != semaphore.node
+            assert members == [names[0]]
+            assert len({*names, semaphore.node, unopened.node}) == 4
             assert connections <= {one["id"] for one in client.client_list()}
         # The parent still makes calls, and is notified of grants in other nodes' calls.
         async with FairSemaphore(server.url) as other:
