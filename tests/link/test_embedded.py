@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +107,39 @@ def test_the_server_ends_with_a_killed_supervisor(user: embedded.EmbeddedServer)
     os.kill(int(parent[1]), signal.SIGKILL)
     wait_until(lambda: embedded.start_again(user.url))  # its socket goes before it has ended
     assert pid_of(user) != pid
+
+
+USES_IT = """\
+import redis
+from semaphore_middleware.link.embedded import start_or_join
+
+user = start_or_join("prefix")
+with redis.Redis.from_url(user.url) as client:
+    print(client.info("server")["process_id"], flush=True)
+input()
+"""
+
+
+@contextmanager
+def another_user() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that uses the server until it is killed; and the server's process id."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", USES_IT], stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+
+
+def test_the_server_outlives_its_killed_starter_and_ends_after_its_last_killed_user() -> None:
+    with another_user() as (starter, pid), another_user() as (second, _):
+        starter.kill()
+        starter.wait()
+        with another_user() as (last, pid_later):
+            assert pid_later == pid
+            second.kill()
+            last.kill()
+    wait_until(lambda: embedded.find() is None)
 
 
 def test_a_server_is_joined_when_its_disk_is_full(
