@@ -119,6 +119,12 @@ class Crawl:
 
     def run(self) -> None:
         """Crawl until the end, or for the scenario's length."""
+        try:
+            self._run()
+        finally:
+            self._world.end()
+
+    def _run(self) -> None:
         begins = BEGIN_S + LEASE_S  # a new server grants nothing before
         self._world.run(begins)
         while self._open and len(self.spans) * SPAN_S < self.scenario.length:
@@ -126,7 +132,6 @@ class Crawl:
             self._world.run(begins + len(self.spans) * SPAN_S)
             self.spans[-1].interval = self._learned("learned_interval") / 1000
             self.spans[-1].is_off = self._learned("off_until") > self._clock
-        self._world.end()
 
     def _on_bug(self, text: str) -> None:
         raise AssertionError(text)
