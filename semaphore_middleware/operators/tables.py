@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -69,12 +69,26 @@ def name(
     return Column(title, shown, right=False, is_name=True, is_spare=is_spare)
 
 
+class _Table(Table):
+    """A table whose lines run over the edge if not even the `min_width` of its columns fits.
+
+    rich would narrow the columns further, and those that it may wrap until they vanish.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gaps = self.padding[1] * (len(self.columns) - 1)
+        least = sum(column.min_width or 0 for column in self.columns) + gaps
+        yield from super().__rich_console__(
+            console, options.update_width(max(options.max_width, least))
+        )
+
+
 def table(columns: Sequence[Column[T_contra]], rows: Collection[T_contra], gap: int = 2) -> Table:
     """A table of rows without lines, and without spare columns that are empty.
 
     If it is too wide, names are cut, to `SHORTEST_NAME` at least; then lines run over the edge.
     """
-    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    drawn = _Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     shown = []
     for column in columns:
         cells = [Text.assemble(column.cell(row), no_wrap=True) for row in rows]

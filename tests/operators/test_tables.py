@@ -83,6 +83,12 @@ def test_columns_with_nothing_in_them_are_left_out_and_long_names_are_cut() -> N
     shown = lines(two_names, rows, 54)[1]
     assert shown == "www.a-long-name.ex…  www.a-long-name.ex…       1  -"
     assert lines(columns, rows, 20)[1] == "www.a-long-name…       1  -"
+    many = [*columns[:2], *[columns[1]] * 4]  # the numbers alone are wider than the terminal
+    assert lines(many, rows, 30) == [
+        "name              number  number  number  number  number",
+        "www.a-long-name…       1       1       1       1       1",
+        "b                     22      22      22      22      22",
+    ]
 
 
 def seen(held: int = 0, **more: Any) -> Inspection:
