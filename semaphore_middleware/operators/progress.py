@@ -72,7 +72,9 @@ class Progress(Observer):
             if interval := self._find_interval():
                 self._log_in(interval)
         elif isinstance(event, PermitWaiting | PermitGranted) and event.permit.waited:
-            self._count(event.permit)
+            # A request that begins to wait must not end the count of those that wait already.
+            if isinstance(event, PermitGranted) or event.permit.scope not in self._waits:
+                self._count(event.permit)
             if self._looking is None:
                 self._look_later()
 
