@@ -121,6 +121,17 @@ def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
     assert crawl_keys(client) == []
 
 
+def test_times_of_a_clock_that_was_ahead_delay_no_recrawl(client: Redis) -> None:
+    crawl, ahead, later = node(client, "one", recrawl_after=10_000.0), [b"ahead"], [b"later"]
+    assert all(push(crawl, ahead))
+    ages(crawl, -1_000_000)
+    assert all(push(crawl, later))
+    assert not any(push(crawl, later))
+    ages(crawl, 10_001)
+    assert all(push(crawl, later + ahead))
+    assert crawl.size.seen == 2
+
+
 def test_what_counts_as_new_again_takes_no_room_for_ever(client: Redis) -> None:
     crawl = node(client, "one", recrawl_after=10_000.0)
     chance, sizes = random.Random(7), []

@@ -50,11 +50,14 @@ local function add_bucket(new)
 end
 
 -- The bucket without the fingerprints that count as new again, and the number of these: they come first, as
--- entries are in the order of their times.
+-- entries are in the order of their times. A time that is as far ahead is of a clock that was wrong: it would
+-- keep all later entries until then.
 local function without_old(entries)
   if not has_times or recrawl_after_s == 0 then return entries, 0 end
   local from = 1
-  while from < #entries and WALL / 1000 - struct.unpack('>I4', entries, from + LENGTH) > recrawl_after_s do
+  while from < #entries do
+    local seen_at = struct.unpack('>I4', entries, from + LENGTH)
+    if math.abs(WALL / 1000 - seen_at) <= recrawl_after_s then break end
     from = from + entry_length
   end
   return string.sub(entries, from), (from - 1) / entry_length
