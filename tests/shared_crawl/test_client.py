@@ -450,21 +450,27 @@ def test_a_stopped_crawl_goes_on_with_the_budgets_of_the_next_node(
 
 def test_many_sites_over_a_lowered_budget_hold_up_no_other_site(client: Redis) -> None:
     first = node(client, "first", max_pages_per_site=2)
+    first.fill(poison=1)
+    for _ in range(2):
+        first.cannot_read(first.pop())
     for _ in range(2):
         first.pushes(*(first.new(site=f"full{number}") for number in range(500)))
     first.works(*first.takes(Demand(500, 1)))
     first.leaves()
     one = node(client, "one", max_pages_per_site=1)
     one.fill(other=1)
+    demand = Demand(8, 8, alone=True)
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
         listener.subscribe(one.channel)
         wait_until(lambda: client.pubsub_numsub(one.channel)[0][1])
         calls = 1
-        while not (others := one.takes(Demand(8, 8))):
+        while not (others := one.takes(demand)):
             wait_until(lambda: listener.get_message(timeout=1.0))  # it is notified, and asks again
             calls += 1
     assert (calls, [each.site for each in others]) == (500 // 8 + 1, ["other"])
-    one.works(*others)
+    alone = one.pop(*others)
+    assert alone.site == "poison", "there is no other request any more"
+    one.works(alone)
     while (reply := one.idles()).next_step is NextStep.TAKE_MORE:
         assert not one.takes(Demand(8, 8))
     assert reply.missing == Missing(left=500)

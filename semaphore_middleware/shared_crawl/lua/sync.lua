@@ -108,7 +108,7 @@ local function take(most, most_per_site, may_be_poison, may_be_alone, skip, skip
     put_last(site, true)
   end
   has_more_sites = #taken_now == 0 and #in_order > 0
-  local alone = may_be_alone and #taken_now == 0 and first_poison(TRIES_BEFORE_ALONE, skip)
+  local alone = may_be_alone and #taken_now == 0 and #in_order == 0 and first_poison(TRIES_BEFORE_ALONE, skip)
   if alone then take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now) end
   return taken_now
 end
