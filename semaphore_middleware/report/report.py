@@ -219,7 +219,11 @@ def _sections(history: History) -> Iterator[str]:
         [(moment(at), node) for node, at in history.ended],
         "Each writes once a minute: its last requests may not be counted here.",
     )
-    yield _section("robots.txt, as it was obeyed", _files(history.robotstxt))
+    yield _section(
+        "robots.txt, as it was obeyed",
+        _files(history.robotstxt),
+        "Each holds until the crawler reads another one.",
+    )
 
 
 def _section(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str:

@@ -105,6 +105,7 @@ async def test_it_shows_the_robots_txt_that_was_obeyed_and_processes_that_were_k
     assert f"  https://{SITE}  status 200\n  User-agent: *\n  Disallow: /\\x1b[31mx\n" in ran.out
     assert f"  http://{SITE}  status 404\n  (empty)\n" in ran.out
     assert f"  http://{SITE}:81  it hung up\n  (empty)" in ran.out
+    assert ran.out.endswith("\nEach holds until the crawler reads another one.\n")
     assert "  killed\nEach writes once a minute" in ran.out
 
 
