@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.link.connection import MissingRightError
 from semaphore_middleware.link.text import time_of
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Finding
@@ -242,11 +243,15 @@ async def _read(
 
 
 async def _shut_sites(settings: BaseSettings) -> list[tuple[str, Finding]]:
-    try:
-        async with admin_of(settings) as admin:
+    async with admin_of(settings) as admin:
+        try:
             sites = await admin.survey()
-    except ServerRefusedError:  # this user may see shared crawls only
-        return []
+        except ServerRefusedError as error:  # perhaps this user may see shared crawls only
+            text = f"sites that are down or blocked are not shown: {error}"
+            if isinstance(error, MissingRightError):
+                text += f"; all keys begin with '{{{admin.prefix}}}'"
+            print(f"scrapy frontier: {clean(text)}", file=sys.stderr)
+            return []
     return [(site.scope, each) for site in sites for each in site.findings if each.shut]
 
 
