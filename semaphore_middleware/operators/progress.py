@@ -59,6 +59,7 @@ class Progress(Observer):
         self._count_pages = count_pages
         self._joined_at: float | None = None
         self._waits: dict[str, _Waits] = {}  # by scope
+        self._longest: dict[str, Permit] = {}  # by scope: had waited longest at the last look
         self._looking: asyncio.TimerHandle | None = None
         self._logging: asyncio.TimerHandle | None = None
 
@@ -147,10 +148,10 @@ class Progress(Observer):
     def _look(self) -> None:
         """Count the waits of requests that still wait."""
         self._looking = None
-        longest = {permit.scope: permit for permit in self._waiting()}
-        for permit in longest.values():
+        self._longest = {permit.scope: permit for permit in self._waiting()}
+        for permit in self._longest.values():
             self._count(permit)
-        if longest:
+        if self._longest:
             self._look_later()
 
     def _count(self, permit: Permit) -> None:
@@ -165,6 +166,8 @@ class Progress(Observer):
                 for shorter in self._longest_first()[SCOPES_KEPT:]:
                     del self._waits[shorter]
             waits = self._waits[scope] = _Waits(reason)
-        waits.seconds[waits.reason] += now - max(waits.until, now - permit.wait)
+        longest = self._longest.get(scope, permit)  # one of higher priority is served before it
+        wait = longest.wait if longest.granted_at > now else permit.wait
+        waits.seconds[waits.reason] += now - max(waits.until, now - wait)
         waits.until = now
         waits.reason = reason or waits.reason

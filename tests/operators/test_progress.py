@@ -84,6 +84,23 @@ async def test_requests_that_begin_to_wait_take_nothing_from_a_longer_wait(caplo
 
 
 @in_simulated_time
+async def test_requests_that_are_served_first_take_nothing_from_a_longer_wait(caplog: Log) -> None:
+    async with followed(SimulatedServer(lease=15.0)) as node:
+        held = await node.acquire("s", 1)
+        waiter = asyncio.create_task(node.acquire("s", 1))
+        for _ in range(67):
+            await asyncio.sleep(0.25)
+            urgent = asyncio.create_task(node.acquire("s", 1, priority=1))
+            await asyncio.sleep(0.05)
+            held.release()
+            held = await urgent
+        held.release()
+        (await waiter).release()
+    (line,) = logged(caplog)
+    assert line == "60 pages in 20 s; requests waited 20 s for s (limit 1)."
+
+
+@in_simulated_time
 async def test_only_the_longest_of_many_waits_are_kept(caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(progress, "SCOPES_MAX", 20)
     server = SimulatedServer(lease=15.0)
