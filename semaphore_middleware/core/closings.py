@@ -47,9 +47,9 @@ class Closings:
 
     closed_at: float = -math.inf
     """When the last one was closed."""
-    awaits_answer: bool = False
-    """Whether one that counts as a failure was closed, and no request that began later has been
-    answered: then the node makes one request at a time, as it may be refused.
+    unanswered: int = 0
+    """How many that count as failures were closed since a request has been answered that began
+    later. After one the node makes one request at a time, as it may be refused.
     """
     _answered_at: float = -math.inf  # when the newest answered request began
     _answers: int = 0
@@ -60,7 +60,7 @@ class Closings:
         """Note that the site has answered a request that began at this time, whatever it was."""
         self._answers += 1
         if began_at >= self.closed_at:  # rule 31: later answers
-            self.awaits_answer = False
+            self.unanswered = 0
         self._answered_at = max(self._answered_at, began_at)
 
     def note(self, page: str, began_at: float, now: float, may_be_idle: bool) -> Closing:
@@ -84,13 +84,15 @@ class Closings:
             return Closing.REFUSAL
         if before and self._answered_at >= first_at:  # rule 31: one page
             return Closing.NOTHING
-        self.awaits_answer = True
+        self.unanswered += 1
         return Closing.FAILURE
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether connections were closed, and no request of this node has got an answer yet."""
-        return self.awaits_answer and not self._answers
+    def are_many(self) -> bool:
+        """Whether so many are unanswered that the node should pause: a page's retries would be used
+        up within a second. One is enough if no request of this node has got an answer yet.
+        """
+        return self.unanswered >= (2 if self._answers else 1)  # rule 31: pause
 
     @property
     def _is_refusing(self) -> bool:

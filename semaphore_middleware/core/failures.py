@@ -32,16 +32,13 @@ class Failures:
 
     @property
     def are_many(self) -> bool:
-        """Whether there are so many that this node pauses, unless others fail, too. One is enough
-        if the site closed the connection, and has answered none of this node's requests yet: the
-        retries of the first page would otherwise be used up within a second.
-        """
-        return self.in_a_row >= IN_A_ROW or (self.in_a_row > 0 and self.closings.is_unanswered)
+        """Whether there are so many that this node pauses, unless others fail, too."""
+        return self.in_a_row >= IN_A_ROW or (self.in_a_row > 0 and self.closings.are_many)
 
     @property
     def are_limiting(self) -> bool:
         """Whether this node makes one request at a time, or none."""
-        return self.are_many or self.closings.awaits_answer  # rule 31: one request at a time
+        return self.are_many or self.closings.unanswered > 0  # rule 31: one request at a time
 
     @property
     def last_at(self) -> float:
@@ -49,8 +46,14 @@ class Failures:
         return max(self.failed_at, self.closings.closed_at)
 
     def may_hold(self, now: float) -> int:
-        """How many permits this node may hold while they are limiting it."""
+        """How many permits this node may hold for tries while they are limiting it."""
         return 0 if now < self.until else 1  # rule 24: one request at a time
+
+    def is_try(self, granted_at: float) -> bool:
+        """Whether a request that was granted at this time may show that the site answers. After a
+        closing, those from before may be open for long, and show nothing.
+        """
+        return self.are_many or granted_at >= self.closings.closed_at
 
     def note(self, began_at: float, now: float) -> None:
         """Note that a request that began at this time has failed. If it began before the end of the

@@ -387,7 +387,8 @@ class ScopeLease:
         waiting = len(self._queue)
         if not self.failures.are_limiting:
             return waiting
-        return min(waiting, max(0, self.failures.may_hold(now) - len(self._held)))
+        held = sum(self.failures.is_try(permit.granted_at) for permit in self._held)
+        return min(waiting, max(0, self.failures.may_hold(now) - held))
 
     def _update(self, now: float) -> LeaseUpdate:
         totals = self._totals

@@ -77,9 +77,9 @@ def test_only_an_answer_to_a_later_request_ends_the_wait_for_one(world: World) -
     began_at = world.now
     world.closed("a")
     world.answered(began_at)
-    assert world.closings.awaits_answer
+    assert world.closings.unanswered == 1
     world.answered()
-    assert not world.closings.awaits_answer
+    assert world.closings.unanswered == 0
 
 
 def test_closings_of_a_moment_count_once(world: World) -> None:
@@ -117,7 +117,7 @@ def test_a_permit_reports_a_failure_then_a_refusal() -> None:
     answer(node)
     for page in "ab":
         assert close(node, page) == Feedback(failed=True, what="closed it")
-    answer(node)
+        answer(node)
     assert close(node, "c") == Feedback(refused=True, what="closed it")
     reported = node.update().feedback
     assert reported is not None
@@ -141,14 +141,27 @@ def test_after_a_closing_a_node_makes_one_request_at_a_time_until_an_answer() ->
     assert (asks.requested - asks.returned, asks.suspended) == (1, 0)
 
 
-def test_a_node_without_any_answer_pauses_at_its_first_closing() -> None:
-    """Otherwise its first page's retries are used up at once."""
+def test_a_node_pauses_before_the_retries_of_a_page_are_used_up() -> None:
+    """At the second closing in a row; at the first, if it has had no answer yet."""
     node, other = LoneNode(), LoneNode()
     answer(other)
-    for each, pauses in ((node, 1), (other, 0)):
+    for each, pauses in ((node, 1), (other, 0), (other, 1)):
         close(each, "a")
         each.exchange()
         assert each.count(NodePaused) == pauses
+
+
+def test_after_a_closing_requests_from_before_do_not_count_as_the_one() -> None:
+    """They may be open for long."""
+    node = LoneNode()
+    answer(node)
+    node.hold()
+    close(node, "a")
+    node.exchange()
+    for _ in range(2):
+        node.ask()
+    asks = node.exchange()
+    assert (asks.requested - asks.returned - 1, asks.suspended) == (1, 1)
 
 
 def test_a_lease_is_kept_while_a_closing_is_remembered() -> None:
