@@ -276,7 +276,7 @@ class Connection:
         Raises `ServerUnreachableError` if the server is in another incarnation.
         """
         target = replace(self._target, address=self.address, is_replaced=None)
-        connection = await self._connector.connect(target)
+        connection = await self._connector.connect_again(target)
         try:
             await connection.check_server()
             if connection.incarnation != self.incarnation:
@@ -589,6 +589,22 @@ class Connector:
             if "credential_provider" not in self.options:
                 raise
             return await Connection(self, target).connect()  # they may just have changed
+
+    async def connect_again(self, target: Target) -> Connection:
+        """Open a new connection in another thread, with the credentials that were returned last. If
+        they have expired, the function is called, unless only its own event loop can await it.
+        """
+        options = {**self.options}
+        provider = options.pop("credential_provider", None)
+        if provider is not None:
+            *user, options["password"] = provider.last
+            options["username"] = user[0] if user else None
+        try:
+            return await Connection(replace(self, options=options), target).connect()
+        except PasswordRefusedError:
+            if provider is None or provider.is_of_loop:
+                raise
+            return await Connection(self, target).connect()
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
         """Send one command to a sentinel or a cluster node (`what`)."""

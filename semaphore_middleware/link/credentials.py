@@ -19,11 +19,10 @@ MOST_THREADS = 3  # with calls that have not returned
 class ChangingCredentials(CredentialProvider):
     """Calls `function` for each connection; what it returns is never logged.
 
-    A coroutine function is awaited, always in one event loop: another one gets the last result.
-    Any other function is called in a thread. Both may take at most `seconds`. Connections that are
-    opened meanwhile share the call, those of the renewal thread, too. `user` is the name if only a
-    password is returned. An error, or a result that is not a password, counts as an unreachable
-    server: the next attempt calls again.
+    A coroutine function is awaited, any other is called in a thread, for at most `seconds`.
+    Connections that are opened meanwhile share the call, those of the renewal thread, too. `user`
+    is the name if only a password is returned. An error, or a result that is not a password, counts
+    as an unreachable server: the next attempt calls again.
     """
 
     def __init__(self, function: Callable[[], object], user: str | None, seconds: float) -> None:
@@ -34,7 +33,8 @@ class ChangingCredentials(CredentialProvider):
         self._seconds = seconds
         self.last: tuple[str] | tuple[str, str] = ("",)
         """What was returned last."""
-        self._loop: asyncio.AbstractEventLoop | None = None  # that awaits what it returns, if any
+        self.is_of_loop = False
+        """True if the result was awaited: then only that event loop can call again."""
         self._lock = threading.Lock()
         self._calls: list[Future[Any]] = []  # in threads: those not done, and the latest
         self._shared: Future[Any] | None = None  # the one that others may join
@@ -43,9 +43,7 @@ class ChangingCredentials(CredentialProvider):
         """The arguments of AUTH."""
         try:
             async with asyncio.timeout(self._seconds) as limit:
-                loop = self._loop
-                if loop is None or loop is asyncio.get_running_loop() or loop.is_closed():
-                    self.last = self._checked(await self._ask())
+                self.last = self._checked(await self._ask())
                 return self.last
         except (Exception, SystemExit) as error:
             if limit.expired():
@@ -65,10 +63,8 @@ class ChangingCredentials(CredentialProvider):
                 if self._shared is call:
                     self._shared = None  # it may never return
                 raise
-        if not isawaitable(returned):
-            return returned
-        self._loop = asyncio.get_running_loop()
-        return await returned
+        self.is_of_loop = isawaitable(returned)
+        return await returned if isawaitable(returned) else returned
 
     def _call_in_thread(self) -> Future[Any]:
         """The call under way, or a new one. It has a daemon thread of its own: a call that hangs
@@ -76,7 +72,7 @@ class ChangingCredentials(CredentialProvider):
         """
         with self._lock:
             self._calls = [call for call in self._calls if not call.done()]
-            if self._shared is None or self._shared.done() or self._loop is not None:
+            if self._shared is None or self._shared.done() or self.is_of_loop:
                 if len(self._calls) == MOST_THREADS:
                     raise TimeoutError(f"{MOST_THREADS} earlier calls have not returned")
                 self._shared = Future()

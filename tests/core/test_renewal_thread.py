@@ -322,9 +322,32 @@ def app(server: RedisServer) -> Iterator[Callable[[str], None]]:
         client.execute_command("ACL", "DELUSER", "app")
 
 
+@pytest.mark.usefixtures("quick_beats")
+async def test_it_comes_with_the_credentials_that_were_used_last(
+    server: RedisServer, outside: Outside, app: Callable[[str], None]
+) -> None:
+    """Without calling a function for them."""
+    asked: list[int] = []
+
+    def credentials() -> tuple[str, str]:
+        asked.append(threading.get_ident())
+        return "app", "any"
+
+    app("any")
+    # Without a history, whose connection may be made at any time.
+    async with ThreadedNode(server, credentials=credentials, history=0) as busy:
+        permit = await busy.run(busy.semaphore.acquire("s", 1))
+        await eventually(outside.client.pubsub_channels)  # all connections are there
+        before = len(asked)
+        async with busy.stalled():
+            await is_renewed(outside, busy.semaphore.node)
+            assert len(asked) == before
+        assert permit.held
+
+
 @pytest.mark.parametrize("is_of_loop", [False, True])
 @pytest.mark.usefixtures("quick_beats")
-async def test_it_asks_for_credentials(
+async def test_credentials_that_have_expired_are_asked_for_again(
     server: RedisServer,
     outside: Outside,
     app: Callable[[str], None],
@@ -332,9 +355,7 @@ async def test_it_asks_for_credentials(
     caplog: Log,
     is_of_loop: bool,
 ) -> None:
-    """Unless only the stalled loop can: it comes with the last ones. If they have expired, that is
-    logged, once.
-    """
+    """Unless only the stalled loop can: then that is logged, once."""
     passwords = ["old"]
 
     def credentials() -> tuple[str, str]:
