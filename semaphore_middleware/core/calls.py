@@ -61,8 +61,6 @@ class Recovery:
         self._log_losses_at = -math.inf  # not before, if it goes on losing data
         self.epoch = b""
         """Id of the epoch in this node's updates; empty: none yet."""
-        self.idle = math.inf
-        """For how many seconds no node had called before this one joined."""
 
     @property
     def left(self) -> float:
@@ -96,7 +94,6 @@ class Recovery:
     def on_joined(self, connection: Connection, begun: Begun) -> None:
         """Apply the reply to `call_to_join`."""
         connection.may_evict = begun.may_evict
-        self.idle = begun.idle
         is_new = begun.epoch != self.epoch
         self.epoch = begun.epoch
         if is_new:
@@ -207,20 +204,18 @@ class Begun:
     """For how many seconds nothing is granted from now on."""
     may_evict: bool
     """Whether the server may evict keys."""
-    idle: float
-    """For how many seconds no node had called."""
 
     @classmethod
     def read(cls, reply: Sequence[Any], server_name: str) -> Self:
         """Raises `ServerRefusedError` if nodes of another version use the server."""
-        epoch, version, left, may_evict, idle = reply
+        epoch, version, left, may_evict = reply
         if not epoch:
             raise ServerRefusedError(
                 f"{server_name} is in use by nodes of another version of this package "
                 f"(protocol {version.decode('utf-8', 'replace')}, this node uses {VERSION}): "
                 "stop those first, or give this node another server or prefix"
             )
-        return cls(epoch, left / 1000, bool(may_evict), math.inf if idle < 0 else idle / 1000)
+        return cls(epoch, left / 1000, bool(may_evict))
 
 
 class Store:

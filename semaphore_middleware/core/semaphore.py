@@ -162,6 +162,8 @@ class FairSemaphore:
                 self._embedded = await asyncio.to_thread(embedded.start_or_join, options.prefix)
                 self.url = self._embedded.url
             server = self._server(self.url)
+            if self._is_embedded_by_default or server.is_loopback:
+                warn_of_others(str(server))
             await self._observers.open(self, make_observers(options, server))
             keys = Keys(options.prefix)
             recovery = Recovery(keys, options, self._note_loss)
@@ -169,9 +171,6 @@ class FairSemaphore:
             session = Session(server, store, options, self._observers, self._renewal_thread)
             self._link = session.link
             await session.start(wait)
-            is_local = self._is_embedded_by_default or server.is_loopback
-            if is_local and recovery.idle > options.lease:  # no other node has just warned
-                warn_of_others(str(server))
             self.emit(NodeJoined)
         except BaseException:
             await self._observers.close(loop.time() + CLOSE_OBSERVERS_S)

@@ -27,7 +27,7 @@ from semaphore_middleware.link.environment import machine
 from semaphore_middleware.link.location import Server
 from tests.support.crawls import Log, Patch
 from tests.support.nodes import calls_of, eventually
-from tests.support.servers import RedisServer, free_port, wait_until
+from tests.support.servers import wait_until
 
 
 def pid_of(user: embedded.EmbeddedServer | FairSemaphore) -> int:
@@ -66,8 +66,8 @@ MISSPELT = "SEMAPHORE_REDIS_ULR"
 @pytest.mark.parametrize(
     ("url", "variable", "sign"),
     [
-        *((url, "SCRAPY_JOB", "Scrapyd") for url in (None, "redis://127.0.0.1")),
-        ("redis://[::1]", "KUBERNETES_SERVICE_HOST", "Kubernetes"),
+        *((url, "SCRAPY_JOB", "Scrapyd") for url in (None, "redis://127.0.0.1:1")),
+        ("redis://[::1]:1", "KUBERNETES_SERVICE_HOST", "Kubernetes"),
         (None, MISSPELT, f"{MISSPELT} in the environment"),
         ("embedded", MISSPELT, None),
     ],
@@ -75,12 +75,11 @@ MISSPELT = "SEMAPHORE_REDIS_ULR"
 async def test_a_node_of_a_fleet_that_counts_alone_is_a_warning(
     url: str | None, variable: str, sign: str | None, monkeypatch: Patch, caplog: Log
 ) -> None:
-    """The first node of a start says it for all."""
     monkeypatch.setenv(variable, "10.0.0.1")
-    with RedisServer("--bind", "127.0.0.1", "::1", tcp_port=free_port()) as server:
-        at = f"{url}:{server.tcp_port}" if url and url != "embedded" else url
-        async with FairSemaphore(at), FairSemaphore(at):
-            pass
+    semaphore = FairSemaphore(url)
+    with suppress(ServerUnreachableError):
+        await semaphore.open(wait=False)
+    await semaphore.close()
     said = [record for record in caplog.records if "hints at" in record.getMessage()]
     assert [record.levelname for record in said] == (["WARNING"] if sign else [])
     assert all(f"but {sign} hints at" in record.getMessage() for record in said)

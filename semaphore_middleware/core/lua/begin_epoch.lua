@@ -7,8 +7,7 @@
 --       The mode is `trusted` if an operator declares that no wait is needed: this also ends a wait that has
 --       begun. `look` only replies what a node would get, and changes nothing. Otherwise it is empty.
 -- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
---        is granted from now on (ms), 1 if the server may evict keys, the time since a node's last call (ms;
---        -1: there was none).
+--        is granted from now on (ms), 1 if the server may evict keys.
 
 @include(shared/clock)
 
@@ -38,7 +37,7 @@ end
 local known_incarnation, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
 -- promise: another version
-if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0, 0 } end
+if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
 local is_first = not EPOCH
 if known_incarnation ~= incarnation or version ~= VERSION then -- rule 2: another incarnation
   EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT) -- rule 2: recovery wait
@@ -59,4 +58,4 @@ if MODE ~= 'look' then
     redis.call('HSET', KEYS[1], 'from', FROM)
   end
 end
-return { EPOCH, VERSION, math.max(0, math.ceil(FROM - NOW)), evictions and 1 or 0, clock and ADVANCE or -1 }
+return { EPOCH, VERSION, math.max(0, math.ceil(FROM - NOW)), evictions and 1 or 0 }
