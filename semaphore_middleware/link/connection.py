@@ -620,7 +620,9 @@ class Connector:
         return reply
 
     def make(self, address: Address) -> redis_py.AbstractConnection:
-        """A connection of redis-py's, not connected yet."""
+        """A connection of redis-py's, not connected yet. Raises `TypeError` or `ValueError` for
+        options that it does not take.
+        """
         where: dict[str, Any] = {"host": address.host, "port": address.port}
         if address.path:
             where = {"path": address.path}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+import redis
 from redis.asyncio import connection as redis_py
 from redis.asyncio.connection import parse_url
 from redis.crc import key_slot
@@ -94,7 +95,8 @@ class Server:
             if credentials is not None:
                 checked = _with_credentials(checked, credentials, call_timeout)
             self._connector = Connector(parts.connection_class, checked, call_timeout)
-        except ValueError as error:
+            self._connector.make(parts.addresses[0])
+        except (TypeError, ValueError) as error:
             raise SettingsError(f"{where}: {_problem_of(error)}") from None
         self._sentinels: Sentinels | None = None
         if parts.kind == "sentinel":
@@ -230,6 +232,9 @@ def _problem_of(error: Exception) -> str:
     """
     if isinstance(error, SettingsError):
         return str(error)
+    unknown = re.search(r"argument '(\w+)'", str(error))
+    if isinstance(error, TypeError) and unknown:
+        return f"redis-py {redis.__version__} does not know the option {unknown[1]}"
     return (
         "the address cannot be read; check its host, its port, its database number, its options, "
         "and that special characters in the password are percent-encoded"

@@ -43,6 +43,7 @@ USED = "username, password, socket_keepalive, "
         "redis+sentinel://a/mymaster?ssl_ca_certs=/etc/ssl/ca.pem",
         *(f"redis+cluster://{rest}" for rest in ("", "a,", "a/service", "a:port")),
         f"redis+cluster://a?sentinel_password={PASSWORD}",
+        "unix:///run/redis.sock?socket_keepalive=true",  # which redis-py refuses for a socket
     ],
 )
 def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
