@@ -163,7 +163,7 @@ class FairSemaphore:
                 self.url = self._embedded.url
             server = self._server(self.url)
             if self._is_embedded_by_default or server.is_loopback:
-                warn_of_others(str(server))
+                warn_of_others(str(server), not self._is_embedded_by_default)
             await self._observers.open(self, make_observers(options, server))
             keys = Keys(options.prefix)
             recovery = Recovery(keys, options, self._note_loss)

@@ -204,7 +204,8 @@ class Session:
         if notification is None:
             self._emit(UnknownNotification)
         elif notification.kind == "changed":
-            logger.info("%s.", notification.change)
+            if notification.change:
+                logger.info("%s.", notification.change)
             for each in self.updates.leases.values():
                 each.stop_reuse()  # promise: changed rule
             self.refresh()

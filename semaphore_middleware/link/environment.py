@@ -128,9 +128,12 @@ def misspelt_url(names: Iterable[str]) -> list[str]:
     return [name for name in others if get_close_matches(name, URL_NAMES[:1], cutoff=0.8)]
 
 
-def warn_of_others(server: str) -> None:
-    """Warn if anything hints at nodes on other machines, which cannot use this server."""
-    signs = [f"{name} in the environment" for name in misspelt_url(sorted(os.environ))]
+def warn_of_others(server: str, is_chosen: bool) -> None:
+    """Warn if anything hints at nodes on other machines, which cannot use this server. `is_chosen`:
+    its URL was set, so a similar variable is another one.
+    """
+    misspelt = [] if is_chosen else misspelt_url(sorted(os.environ))
+    signs = [f"{name} in the environment" for name in misspelt]
     signs += [system for name, system in FLEETS.items() if os.environ.get(name)]
     if signs or any(mark.exists() for mark in MARKS_OF_CONTAINERS):
         logger.warning(

@@ -116,7 +116,7 @@ async def _check(settings: BaseSettings, ours: SemaphoreSettings, request: Reque
     named_by = "embedded" if is_embedded else f"from {ours.url_from}"
     print(f"server: {server}{prefix_named(ours.prefix)} ({named_by})")
     if server.is_loopback or (is_embedded and not ours.url_from):
-        warn_of_others(str(server))
+        warn_of_others(str(server), bool(ours.url_from))
     async with admin_of(settings) as admin:
         await _check_server(server, ours)
         await _show_limits(ours, request, settings, admin)

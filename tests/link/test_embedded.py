@@ -69,7 +69,7 @@ MISSPELT = "SEMAPHORE_REDIS_ULR"
         *((url, "SCRAPY_JOB", "Scrapyd") for url in (None, "redis://127.0.0.1:1")),
         ("redis://[::1]:1", "KUBERNETES_SERVICE_HOST", "Kubernetes"),
         (None, MISSPELT, f"{MISSPELT} in the environment"),
-        ("embedded", MISSPELT, None),
+        *((url, MISSPELT, None) for url in ("embedded", "redis://127.0.0.1:1")),
     ],
 )
 async def test_a_node_of_a_fleet_that_counts_alone_is_a_warning(
