@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -135,7 +136,8 @@ class Downloads:
         self._responses = ResponseClassifier(
             settings.backoff_codes, refusal_check, self.retries, proxies
         )
-        self._network = Network(settings.backoff, semaphore.emit, self._probe)
+        user_agent = str(crawler.settings["USER_AGENT"])
+        self._network = Network(settings.backoff, semaphore.emit, self._probe, user_agent)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         crawler.signals.connect(self._robots_parsed, robots_parsed)
         crawler.signals.connect(self._headers_received, signals.headers_received)
@@ -383,17 +385,17 @@ class Downloads:
         if admission := self.admissions.admission_of(request):
             admission.has_headers = True
 
-    async def _probe(self, request: Request) -> None:
-        """Download a request by which this node tests its network. Raises `AcquireTimeoutError`
-        where its permits are in use: those requests test it as well.
+    @asynccontextmanager
+    async def _probe(self, request: Request) -> AsyncIterator[None]:
+        """Hold the permits of a request by which this node tests its network. Raises
+        `AcquireTimeoutError` where they are in use: those requests test it as well.
         """
-        request.headers["User-Agent"] = self._crawler.settings["USER_AGENT"]
         limits = self._crawl_delays.apply(self._scopes.find_scopes(request), request).limits
         timeout = PERMIT_OF_PROBE_S
         permits = await self._semaphore.acquire_all(limits, timeout) if limits else NO_PERMITS
         try:
             permits.begin()
-            await self._download(request)
+            yield
         finally:
             permits.release()
 
@@ -439,7 +441,7 @@ class Downloads:
         """Make this downloader's transfers by `transfer`. Raises `SettingsError` if it has no
         handlers to wrap.
         """
-        self._download = wrap_downloads(downloader, self.transfer)
+        wrap_downloads(downloader, self.transfer)
         self._downloader = downloader
 
     def wrap_downloader(self) -> None:

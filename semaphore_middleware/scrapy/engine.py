@@ -309,8 +309,8 @@ def connections_per_host(crawler: Crawler, number: int) -> Iterator[None]:
 
 def wrap_downloads(
     downloader: Downloader, wrapper: Callable[[Callable[..., Any], Request], Any]
-) -> Callable[[Request], Awaitable[Any]]:
-    """Let `wrapper` make each call of the handlers' `download_request_async`. Returns the latter.
+) -> None:
+    """Let `wrapper` make each call of the handlers' `download_request_async`.
 
     Cancelling a call closes its connection (seen with Scrapy 2.19's HTTP/1.1 and aiohttp
     handlers). Raises `SettingsError` if the downloader has no such handlers.
@@ -323,9 +323,7 @@ def wrap_downloads(
             "a class derived from semaphore_middleware.scrapy.hooks.SemaphoreDownloader, or from "
             "scrapy.core.downloader.Downloader: only its handlers let requests be counted",
         )
-    download: Callable[[Request], Awaitable[Any]] = handlers.download_request_async
-    handlers.download_request_async = partial(wrapper, download)
-    return download
+    handlers.download_request_async = partial(wrapper, handlers.download_request_async)
 
 
 def belongs_to_a_command(crawler: Crawler) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import ssl
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from urllib.parse import ParseResult
 
@@ -14,6 +15,7 @@ from scrapy import Request
 from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.httpobj import urlparse_cached
 
+from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.link.text import digits
 from semaphore_middleware.model.events import CountedEvent
 from semaphore_middleware.model.feedback import Backoff
@@ -33,6 +35,13 @@ them accepts, the network is not lost.
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_INTERVAL_S = 30.0
 """The time until the node connects to them again, unless a site responds, or one of them fails."""
+HEAD = """\
+HEAD /robots.txt HTTP/1.1\r
+Host: {host}\r
+User-Agent: {user_agent}\r
+Connection: close\r
+\r
+"""
 NO_NETWORK = {errno.ENETUNREACH, errno.ENETDOWN}
 
 
@@ -59,12 +68,14 @@ class Network:
         self,
         backoff: Backoff,
         emit: Callable[[type[NetworkLost]], object],
-        probe: Callable[[Request], Awaitable[object]],
+        probe: Callable[[Request], AbstractAsyncContextManager[None]],
+        user_agent: str,
     ) -> None:
         self._backoff = backoff
         self._emit = emit
         self._probe = probe
-        """Downloads a request, under its permits. Raises an error without a response."""
+        """Holds the permits of a request that this node makes only as a test."""
+        self._user_agent = user_agent
         self.is_lost = False
         """True while no site responds to this node."""
         self._reachable: LocalCache[str, ParseResult] = LocalCache(REACHABLE)
@@ -182,10 +193,17 @@ class Network:
     async def _responds(self, url: ParseResult) -> bool:
         """True if a site responds to a HEAD request for its robots.txt."""
         request = Request(f"{url.scheme}://{url.netloc}/robots.txt", method="HEAD")
-        with suppress(Exception):  # each download handler has errors of its own
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._probe(request)
-                return True
+        with suppress(OSError, UnicodeError, SemaphoreError):  # a TimeoutError, too
+            async with asyncio.timeout(CONNECT_TIMEOUT_S), self._probe(request):
+                tls = _any_certificate() if url.scheme == "https" else None
+                reader, writer = await _connect(url, tls)
+                try:
+                    host = url.netloc.rpartition("@")[2]
+                    head = HEAD.format(host=host, user_agent=self._user_agent)
+                    writer.write(head.encode("latin-1", "replace"))
+                    return bool(await reader.read(1))
+                finally:
+                    writer.close()
         return False
 
     def _lose(self) -> None:
@@ -220,11 +238,25 @@ class Network:
 
 async def _accepts(url: ParseResult) -> bool:
     """True if a host accepts a connection."""
-    port = url.port or DEFAULT_PORTS[url.scheme]
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(url.hostname, port, happy_eyeballs_delay=0.25)
+            _, writer = await _connect(url)
     except (OSError, UnicodeError):  # a TimeoutError, too; a name that the system cannot look up
         return False
     writer.close()
     return True
+
+
+async def _connect(
+    url: ParseResult, tls: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = url.port or DEFAULT_PORTS[url.scheme]
+    return await asyncio.open_connection(url.hostname, port, happy_eyeballs_delay=0.25, ssl=tls)
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """TLS with any certificate, as Scrapy connects by default."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

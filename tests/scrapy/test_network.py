@@ -4,10 +4,9 @@ import asyncio
 import errno
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.request import Request as Opened
-from urllib.request import urlopen
 
 import pytest
 from scrapy import Request
@@ -119,13 +118,9 @@ def lost() -> list[type[NetworkLost]]:
     return []
 
 
-async def download(request: Request) -> None:
-    await asyncio.to_thread(urlopen, Opened(request.url, method=request.method))
-
-
 @pytest.fixture
 def network(lost: list[type[NetworkLost]]) -> Network:
-    return Network(Backoff(start=START_S), lost.append, download)
+    return Network(Backoff(start=START_S), lost.append, lambda _: nullcontext(), "tests")
 
 
 def to(host: str, **meta: Any) -> Request:
