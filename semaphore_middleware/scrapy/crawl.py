@@ -94,13 +94,15 @@ class Crawl:
             crawler, self._engine, settings, scopes, self.semaphore, self.opened
         )
         self._failed = False
+        self._pages = 0
+        crawler.signals.connect(self._count_page, signals.response_received)
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
 
     def _make_observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the crawl.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        progress = Progress(partial(log_interval, self._crawler), self._pages)
+        progress = Progress(partial(log_interval, self._crawler), lambda: self._pages)
         observers: list[Observer] = [stats, progress, StricterLimits()]
         with suppress(ImportError):  # without opentelemetry-api
             from semaphore_middleware.observers.spans import WaitSpans
@@ -108,8 +110,8 @@ class Crawl:
             observers.append(WaitSpans())
         return observers
 
-    def _pages(self) -> int:
-        return int(self._crawler.stats.get_value("response_received_count", 0))
+    def _count_page(self) -> None:
+        self._pages += 1
 
     def join_server(self) -> str:
         """Start or join the embedded server, if the settings name no server. Blocks for a moment.
