@@ -145,10 +145,15 @@ def _number(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and all that it comes from."""
-    for cause in causes_of(error):
-        yield cause
-        for reason in (*getattr(cause, "reasons", ()), *getattr(cause, "exceptions", ())):
-            inner = reason.value if isinstance(reason, Failure) else reason
-            if isinstance(inner, BaseException):
-                yield from _causes(inner)
+    """The error, and all that it comes from, each once."""
+    left, known = [error], set[int]()
+    while left:
+        for cause in causes_of(left.pop(0)):
+            if id(cause) in known:
+                break
+            known.add(id(cause))
+            yield cause
+            for reason in (*getattr(cause, "reasons", ()), *getattr(cause, "exceptions", ())):
+                inner = reason.value if isinstance(reason, Failure) else reason
+                if isinstance(inner, BaseException):
+                    left.append(inner)

@@ -42,9 +42,13 @@ class Retries:
     def __init__(self, crawler: Crawler, times: int) -> None:
         self._crawler = crawler
         self._times = times
-        self.are_enabled = crawler.settings.getbool("RETRY_ENABLED")
         self._is_explained = False
         self._warned_of: set[int] = set()
+
+    @property
+    def are_enabled(self) -> bool:
+        """Whether the project wants retries: another add-on may change it after this one's start."""
+        return self._crawler.settings.getbool("RETRY_ENABLED")
 
     def decide(self, request: Request, status: int | None, no_retry: str = "") -> int | None:
         """How many refusals of a request the add-on retries; None: the response goes on to the

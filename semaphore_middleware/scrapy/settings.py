@@ -224,8 +224,9 @@ def log_origin_of_server(settings: BaseSettings, url_from: str) -> None:
         )
     if url_from:
         return
-    names = sorted(str(name) for name in settings if name != "REDIS_URL" and settings[name])
+    names = sorted(str(name) for name in settings if name != "REDIS_URL")
     unused = [*misspelt_url(names), *(name for name in names if name.startswith("REDIS_"))]
+    unused = [name for name in unused if settings[name]]
     problem = unusable_server(settings) or (
         f"{unused[0]} is set, but no setting names a server" if unused else None
     )

@@ -104,6 +104,13 @@ def test_what_this_machine_or_a_protocol_has_caused_is_none(error: BaseException
     assert not is_closing(error, TLS)
 
 
+def test_errors_that_refer_to_each_other_are_read_once() -> None:
+    """As those are that a handler takes out of a group, and raises."""
+    error = ValueError()
+    error.__context__ = ExceptionGroup("some", [error, ConnectionResetError()])
+    assert is_closing(error, PLAIN)
+
+
 def test_a_response_that_has_begun_is_one() -> None:
     assert not is_closing(from_(by(ResponseFailed, DONE)), PLAIN)
 
