@@ -47,7 +47,7 @@ class Retries:
 
     @property
     def are_enabled(self) -> bool:
-        """Whether the project wants retries: another add-on may change it after this one's start."""
+        """Whether the project wants retries. Another add-on may change it later."""
         return self._crawler.settings.getbool("RETRY_ENABLED")
 
     def decide(self, request: Request, status: int | None, no_retry: str = "") -> int | None:

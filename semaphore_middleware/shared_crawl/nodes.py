@@ -53,6 +53,7 @@ class Holdings:
         now = float(clock or 0) + silent_ms(time, float(wall or 0))
         self._joined = dict(_leases(nodes))
         self._working = dict(_leases(working))
+        # mutant <= -> <: no two clocks are that near
         self._is_silent = {name for name, lease_end in self._working.items() if lease_end <= now}
         self._count = dict.fromkeys((*self._joined, *self._working), 0)
         self._oldest: dict[bytes, tuple[int, bytes]] = {}

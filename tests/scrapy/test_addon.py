@@ -196,13 +196,15 @@ async def test_a_slot_of_the_user_s_is_said_to_have_no_effect(
     server: RedisServer, site: Site, caplog: Log
 ) -> None:
     other_host = site.url("/page/1", "localhost").removeprefix("http:")
-    moved = Request(site.url(f"/redirect{other_host}"), priority=9)
+    moved = Request(site.url(f"/redirect{other_host}"))
     own = [
         Request(site.url(f"/page/{n}"), meta={"download_slot": "mine.example"}) for n in range(2, 4)
     ]
-    crawl = Crawl(server, moved, *own)
-    await crawl.finished()
-    assert len(crawl.spider.responses) == 3
+    for requests in ([moved], own):
+        assert not [message for message in caplog.messages if "download_slot" in message]
+        crawl = Crawl(server, *requests)
+        await crawl.finished()
+        assert len(crawl.spider.responses) == len(requests)
     said = [message for message in caplog.messages if "download_slot" in message]
     assert len(said) == 1
     assert "meta['download_slot'] = 'mine.example' has no effect" in said[0]
