@@ -293,8 +293,9 @@ class Node:
             permit.failed()
         elif job.outcome.startswith("closed"):
             page = job.page or str(next(self._run.pages))
-            if permit.closed(page, may_be_idle=job.outcome == "closed idle"):
-                self._run.history.on_refused(permit.scope)  # feature: report
+            is_refusal = permit.closed(page, may_be_idle=job.outcome == "closed idle")
+            if is_refusal:  # feature: report
+                self._run.history.on_refused(permit.scope)
         else:
             latency = None if job.outcome == "error" else job.hold
             permit.answered(latency, job.asks_pause if latency is None else 0.0)

@@ -16,10 +16,8 @@ from semaphore_middleware import (
     AcquireTimeoutError,
     ClosedError,
     FairSemaphore,
-    HostDownError,
     ServerRefusedError,
     SettingsError,
-    SiteBlockedError,
     SyncSemaphore,
     clients,
 )
@@ -159,45 +157,7 @@ async def test_requests_that_wait_for_a_permit_wait_for_the_end_of_the_pause(
     assert {type(end) for end in ends} <= {asyncio.CancelledError, ClosedError}
 
 
-@each_client
-async def test_good_answers_count_so_that_some_refusals_block_no_site(
-    server: RedisServer, site: Site, opened: Opens
-) -> None:
-    async with (
-        FairSemaphore(server.url) as other,
-        opened(server, backoff=HASTY) as get,
-    ):
-
-        async def is_blocked() -> bool:
-            await eventually(lambda: server.members() == {})
-            return (await other.admin.inspect(HOST)).blocked_for is not None
-
-        for path in (*4 * ["/status/429"], "/page/", *4 * ["/status/429"], "/robots.txt"):
-            await get(site.url(path))
-        assert not await is_blocked()
-        await get(site.url("/status/429"))
-        assert await is_blocked()
-        with pytest.raises(SiteBlockedError, match="refused all requests"):
-            while True:
-                await get(site.url("/status/429"))
-
-
 NO_RESPONSE = (httpx.TransportError, requests.ConnectionError, requests.Timeout)
-
-
-@each_client
-async def test_a_site_that_refuses_connections_or_takes_too_long_is_down(
-    server: RedisServer, site: Site, opened: Opens
-) -> None:
-    async with opened(server, backoff=HASTY, read_timeout=0.01) as get:
-        for url in (f"http://localhost:{free_port()}/", site.url("/never")):
-            for _ in range(5):
-                with pytest.raises(NO_RESPONSE):
-                    await get(url)
-            with pytest.raises(HostDownError, match="is down"):
-                while True:  # a try after each pause
-                    with pytest.raises(NO_RESPONSE):
-                        await get(url)
 
 
 @each_client
