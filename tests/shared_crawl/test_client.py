@@ -691,6 +691,16 @@ def test_the_numbers_of_nodes_that_have_gone_become_one_sum(client: Redis, one: 
     assert client.hlen(stats) == 2 + 2
 
 
+def test_the_numbers_of_a_node_that_returns_stay_its_own(client: Redis, one: Node) -> None:
+    two = node(client, "two")
+    result_of(two.sync(stats={"item_scraped_count": 2}))
+    two.leaves()
+    client.hincrby(one.keys.key("stats"), two.node + "\0", -AN_HOUR_MS)
+    two.joins()
+    result_of(two.sync(stats={"item_scraped_count": 3}))  # its total
+    assert result_of(one.stats()) == {"item_scraped_count": 3}
+
+
 # Another version ---------------------------------------------------------------------------------
 
 

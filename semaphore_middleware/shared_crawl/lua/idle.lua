@@ -88,7 +88,7 @@ finish_all()
 local most_wait = next_number()
 local had_no_lease = stop_working(node, put_back) and 0 or 1
 stop_dead_nodes()
-offer_requests(false)
+offer_requests()
 
 -- The rest of the wait for further requests. The wait begins when no node has any, and ends when a node takes
 -- some.
@@ -119,7 +119,7 @@ if first_lease_end then
 elseif redis.call('EXISTS', claims) == 1 then
   return answer('starts', 0)
 elseif pages_left() > 0 and (check_poison() or queue_again() or put_sites_back()) then
-  offer_requests(false)
+  offer_requests()
   return answer('more', 0)
 end
 local wait_left = wait_left_ms()

@@ -157,11 +157,11 @@ if identity ~= '' then
 end
 renew_presence()
 renew_lease()
-sum_stats()
 local index = KEYS[#KEYS]
 if index ~= stats and redis.call('EXISTS', index) == 1 then redis.call('ZADD', index, 0, run) end
 local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
 local was_stopped = goes_on and not has_nodes
+sum_stats()
 return {
   run_id, redis.call('HLEN', requests), of_run or '', previous, salt, was_stopped and 1 or 0, left, forgotten
 }

@@ -28,5 +28,5 @@ if #found > 0 and ended then
     redis.call('PERSIST', key)
   end
 end
-offer_requests(false)
+offer_requests()
 return { #found / 2, next_cursor }

@@ -161,7 +161,9 @@ if asks then
     redis.call('HDEL', run, 'idle_since')
   end
 end
-offer_requests(asks)
+offer_requests()
+-- This node may have been notified of an offer, so the next waiting nodes are, too.
+if asks and not has_new_requests and has_requests() then wake_waiting_nodes() end
 if asks and #taken_now == 0 then wait_for_requests() end
 if has_more_sites then notify(node) end
 return { queued, taken_now, lease_expired, dead_letters, lost }

@@ -216,13 +216,8 @@ local function notify_waiting_nodes()
   end
 end
 
--- `passes_on`: the caller may have been notified, so the next waiting nodes are, too.
-local function offer_requests(passes_on)
-  if has_new_requests and has_requests() then
-    make_offer()
-  elseif passes_on and has_requests() then
-    wake_waiting_nodes()
-  end
+local function offer_requests()
+  if has_new_requests and has_requests() then make_offer() end
 end
 
 -- Keeps the node in `nodes` until its lease ends, whether it works or not.
