@@ -4,8 +4,8 @@ A feature is a row of features.toml: the folders and files that are its own. Bes
 that ends in the comment `feature: NAME`, with the body that it is the head of; and each block that
 begins with such a line of its own and ends with `feature: end`. The copy is installed in an
 environment of its own, and must pass lint and the fast tests. Left out are tests that need several
-features (tests/together) or judge what is published, the docs' tests and examples, what runs in
-containers, and benchmarks, as these describe the whole.
+features (tests/together), those of the docs and of what is published, what runs in containers, and
+benchmarks, as these describe the whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE: dict[str, list[str]] = tomllib.loads(
 )
 WHOLE = [
     *("tests/together", "tests/docs/test_*.py", "tests/test_package.py"),
-    *("docs/examples", "lab/benchmarks", "lab/compose", "lab/simulation/test_power.py"),
+    *("lab/benchmarks", "lab/compose", "lab/simulation/test_power.py"),
 ]
 """What is left out of each copy."""
 COPY = REPOSITORY / "build" / "without"
