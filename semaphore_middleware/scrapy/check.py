@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.robotstxt import ProtegoRobotParser
@@ -56,7 +57,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> None:
         with _warnings_shown():
             check_components(settings)
             ours = SemaphoreSettings.read(settings)
-            request = _request(options.url) if options.url else None
+            request = _request(options.url, settings) if options.url else None
             asyncio.run(_check(settings, ours, request))
     except SemaphoreError as error:
         raise CommandError(str(error), Status.DECLINED) from None
@@ -79,17 +80,22 @@ def _warnings_shown() -> Iterator[None]:
         ours.removeHandler(handler)
 
 
-def _request(url: str) -> Request:
+def _request(url: str, settings: BaseSettings) -> Request:
     """The request whose limits are shown, as a crawl would make it."""
     wrong = f"{clean(url)!r} is no URL like https://example.com/page"
+    handlers = settings.getwithbase("DOWNLOAD_HANDLERS")
     try:
-        request = Request(add_http_if_no_scheme(url))
+        has_scheme = urlsplit(url).scheme in handlers  # "data:" has no "//" behind it
+        request = Request(url if has_scheme else add_http_if_no_scheme(url))
     except ValueError as error:
         raise CommandError(f"{wrong}: {error}", Status.WRONG) from None
     host = host_of(request)
-    is_web = urlparse_cached(request).scheme in ("http", "https")
-    if not is_web or not host or len(host.split()) > 1:
+    if not handlers.get(urlparse_cached(request).scheme) or len(host.split()) > 1:
         raise CommandError(wrong, Status.WRONG)
+    if not host:
+        raise CommandError(
+            f"a request for {clean(url)!r} takes no permit, as it goes to no site", Status.WRONG
+        )
     return request
 
 

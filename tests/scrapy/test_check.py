@@ -94,10 +94,16 @@ async def test_it_ends_as_a_crawl_does_with_status_1(
     assert (ran.status, "nodes of another version of this package" in ran.err) == (1, True)
 
 
-@pytest.mark.parametrize("url", ["htp://a.example/", "https://exa mple.com/", "https:///page"])
+@pytest.mark.parametrize("url", ["htp://a.example/", "https://exa mple.com/", "http://["])
 async def test_what_is_no_url_is_refused(url: str) -> None:
     ran = await check(None, url)
-    assert (ran.status, "is no URL like https://" in ran.err) == (2, True)
+    assert (ran.status, f"{url!r} is no URL like https://" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["data:,a page", "file:///page", "file://localhost/", "ftp:///x"])
+async def test_a_url_whose_request_takes_no_permit_is_refused(url: str) -> None:
+    refused = f"{ERROR}a request for {url!r} takes no permit, as it goes to no site\n"
+    assert await check(None, url) == (2, "", refused)
 
 
 async def test_a_server_that_evicts_or_is_new_is_a_warning(
@@ -116,8 +122,14 @@ async def test_a_server_that_evicts_or_is_new_is_a_warning(
     assert new.startswith(f"warning: {server.url} is new, or may have lost its data (prefix")
 
 
-async def test_an_embedded_server_is_not_started(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("scheme", ["http", "ftp", "s3"])
+async def test_an_embedded_server_is_not_started(monkeypatch: Patch, scheme: str) -> None:
     monkeypatch.setattr(embedded, "find", lambda: None)
-    ran = await check(None, "http://a.example/")
-    assert ran.lines[0] == "server: the embedded one, which a crawl starts"
-    assert ran.lines[-1] == "    limit 8  Scrapy's default of CONCURRENT_REQUESTS_PER_DOMAIN"
+    ran = await check(None, f"{scheme}://a.example/")
+    assert ran.lines == [
+        "server: the embedded one, which a crawl starts",
+        "",
+        f"{scheme}://a.example/",
+        "  a.example",
+        "    limit 8  Scrapy's default of CONCURRENT_REQUESTS_PER_DOMAIN",
+    ]
