@@ -146,7 +146,7 @@ def scope_name(name: str) -> str:
 def host_within(name: str) -> str | None:
     """The host in a URL, or in a host with a port: users mistake them for names of scopes."""
     url = re.match(
-        r"(?:https?:|ftp:)?//(?:[^\s/@]*@)?(\[[^\s/]+\]|[^\s/:?#,\[]+)", name, re.IGNORECASE
+        r"(?:(?:https?|ftp|s3):)?//(?:[^\s/@]*@)?(\[[^\s/]+\]|[^\s/:?#,\[]+)", name, re.IGNORECASE
     )
     url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+/?", name, re.IGNORECASE)
     return normal_host(url[1]) if url else None

@@ -176,6 +176,7 @@ VOID = {
     "via:10.0.0.1 a.test": VIA,
     "via:10.0.0.1:3128": VIA,
     "https://b.test/x": "give only the host: 'b.test'",
+    "s3://bucket/x": "give only the host: 'bucket'",
     "//b.test": "give only the host: 'b.test'",
     "*.b.test:80": "give only the host: 'b.test'",
     "b.test:80/": "give only the host: 'b.test'",
