@@ -79,8 +79,8 @@ def _given_parts(options: argparse.Namespace) -> dict[str, Any]:
         limit["concurrency"] = _concurrency(options.number, "N")
     for part in OPTIONS:
         if (given := getattr(options, part.name)) is not None:
-            option = f"--{part.name}"
-            limit[part.name] = part.check(given, option, allowed=part.allowed, text=True)
+            allowed = part.allowed.replace("None", repr(NONE))
+            limit[part.name] = part.check(given, f"--{part.name}", allowed=allowed, text=True)
     if not limit:
         raise CommandError(f"limit {clean(options.scope)}: give N, or an option", Status.WRONG)
     return limit

@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.link import embedded
+from semaphore_middleware.model.limits import ALLOWED_RATE
 from semaphore_middleware.operators.verbs import SemaphoreCommand, Verb
 from tests.support.cli import SITE, semaphore, semaphore_process, terminal, three_nodes
 from tests.support.crawls import Patch
@@ -126,7 +127,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         ),
         (
             ("limit", "x", "1", "--rate", "60"),
-            "--rate 60: allowed is a number per s, m, h or d, like '60/m', at most 1e6 per",
+            f"--rate 60: allowed is {ALLOWED_RATE}; or 'none'\n",
         ),
         (
             ("limit", "x", "1", "--rate", "1/s", "--burst", "0"),
@@ -190,8 +191,9 @@ async def test_what_is_not_allowed_is_said_in_one_line(
     before = outside.dump()
     ran = await semaphore(server, *arguments)
     assert (ran.status, ran.out) == (2, "")
-    (line,) = ran.err.splitlines()
+    (line,) = ran.err.splitlines(keepends=True)
     assert line.startswith(f"{SAYS}{said}")
+    assert "None" not in line
     assert outside.dump() == before
 
 
