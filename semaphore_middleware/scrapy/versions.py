@@ -72,13 +72,23 @@ def crawl_delay(parser: Any, agent: str | bytes) -> Any:
     return find and find(agent.decode("utf-8", "replace") if isinstance(agent, bytes) else agent)
 
 
+class EndedAtStartError(exceptions.CloseSpider, exceptions.UsageError):
+    """Closes the spider, for a reason that is logged. It reaches the command in `scrapy shell`
+    alone: as a `UsageError` it ends that with status 2, not with a traceback.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.print_help = False
+
+
 def close_opened(crawler: Crawler, reason: str) -> None:
     """Close the spider instead of starting the engine. For receivers of `spider_opened`.
 
-    Raises `CloseSpider`. Older versions would log it, and start the engine.
+    Raises `EndedAtStartError`. Older versions would log it, and start the engine.
     """
     if version_info >= (2, 18):
-        raise exceptions.CloseSpider(reason)
+        raise EndedAtStartError(reason)
     engine: Any = crawler.engine
 
     async def close() -> None:

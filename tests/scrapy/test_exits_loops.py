@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from semaphore_middleware.scrapy.versions import START_MAY_CLOSE
 from tests.support.crawls import ADD_ON, ALONE, By, scrapy
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
@@ -92,22 +93,37 @@ async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, tmp_pat
 # `scrapy shell`, whose process ends without an end of the crawl, and `scrapy fetch` ---------------
 
 
-async def run(server: RedisServer, directory: Path, *command: str) -> None:
-    settings = {"ADDONS": json.dumps(ADD_ON["ADDONS"]), "SEMAPHORE_REDIS_URL": server.url}
+async def run(url: str, directory: Path, *command: str, status: int = 0) -> str:
+    """Run a command of Scrapy's, and return what it has printed and logged."""
+    settings = {"ADDONS": json.dumps(ADD_ON["ADDONS"]), "SEMAPHORE_REDIS_URL": url}
     typed = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
     log_file = directory / "scrapy.log"
     with ScrapyProcess(*command, *typed, directory=directory, log_file=log_file) as process:
-        assert await process.ended() == 0, process.log
+        assert await process.ended() == status, process.log
+    return process.log
 
 
 async def test_a_shell_gives_permits_back(server: RedisServer, site: Site, tmp_path: Path) -> None:
     fetch_more = f"fetch({site.url('/page/2')!r}), fetch({site.url('/status/404')!r})"
-    await run(server, tmp_path, "shell", site.url("/page/1"), "-c", fetch_more)
+    await run(server.url, tmp_path, "shell", site.url("/page/1"), "-c", fetch_more)
     assert site.arrivals == ["/page/1", "/page/2", "/status/404"]
     assert server.members() == {}
 
 
+@pytest.mark.skipif(not START_MAY_CLOSE, reason="older versions begin the request all the same")
+@pytest.mark.parametrize("loop", [(), NO_REACTOR], ids=["reactor", "no reactor"])
+async def test_a_shell_without_its_server_ends_with_one_line(
+    site: Site, tmp_path: Path, loop: tuple[str, ...]
+) -> None:
+    command = ("shell", site.url("/page/1"), "-c", "response", "--nolog", *loop)
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    at_once = ("-s", "SEMAPHORE_START_TIMEOUT=0.001")
+    [line] = (await run(url, tmp_path, *command, *at_once, status=2)).splitlines()
+    assert line.startswith(f"gave up on {url} after SEMAPHORE_START_TIMEOUT (0.001 s): ")
+    assert site.arrivals == []
+
+
 async def test_a_person_is_refused_at_once(server: RedisServer, site: Site, tmp_path: Path) -> None:
     site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
-    await run(server, tmp_path, "fetch", site.url("/busy/"))
+    await run(server.url, tmp_path, "fetch", site.url("/busy/"))
     assert site.arrivals == ["/busy/"]
