@@ -247,10 +247,10 @@ async def _shut_sites(settings: BaseSettings) -> list[tuple[str, Finding]]:
         try:
             sites = await admin.survey()
         except ServerRefusedError as error:  # perhaps this user may see shared crawls only
-            text = f"sites that are down or blocked are not shown: {error}"
+            text = f"Sites that are down or blocked are not shown: {error}"
             if isinstance(error, MissingRightError):
                 text += f"; all keys begin with '{{{admin.prefix}}}'"
-            print(f"scrapy frontier: {clean(text)}", file=sys.stderr)
+            print(f"\n{clean(text)}.")
             return []
     return [(site.scope, each) for site in sites for each in site.findings if each.shut]
 
