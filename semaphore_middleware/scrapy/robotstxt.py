@@ -440,7 +440,9 @@ class Reading:
         self.found = await self.files.find_file(self.origin)
         if self.found is None:
             return None
-        return TextResponse(request.url, body=self.found.text, flags=["cached"])
+        request.meta["dont_retry"] = True  # the site is not asked again
+        status, text = self.found.status, self.found.text
+        return TextResponse(request.url, status, body=text, flags=["cached"])
 
     def received(self, response: Response) -> Response:
         """The response for other middlewares: without its body if the status alone decides, as it

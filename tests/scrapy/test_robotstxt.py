@@ -183,6 +183,30 @@ async def test_of_nodes_that_come_at_once_few_fetch_it(server: RedisServer, site
     assert server.members() == {}
 
 
+@pytest.mark.parametrize("status", [404, 500])
+async def test_a_file_of_another_node_has_its_status(
+    server: RedisServer, site: Site, caplog: Log, status: int
+) -> None:
+    caplog.set_level("DEBUG")
+    site.robots_as, site.robots_is_slow = {"127.0.0.1": f"/status/{status}"}, True
+    pauses = {"SEMAPHORE_BACKOFF_START": ENDLESS_S, "SEMAPHORE_BACKOFF_MAX": ENDLESS_S}
+    settings = {"limit": 1, "RETRY_TIMES": 0, **pauses, **POLITE}
+    crawls = [Crawl(server, *pages(site, 1), SEMAPHORE_NODE=node, **settings) for node in "ab"]
+    await site.until(lambda: site.now == 1)
+    await eventually(lambda: waiting(server) == 1)
+    site.let_go()
+    for crawl in crawls:
+        await crawl.finished()
+    assert site.arrivals.count("/robots.txt") == 1
+    crawled = f"Crawled ({status}) <GET {site.url('/robots.txt')}>"
+    lines = [line for line in caplog.messages if line.startswith(crawled)]
+    assert sorted("['cached']" in line for line in lines) == [False, True]
+    is_unreachable = status == 500
+    assert [crawl.stat("robotstxt/forbidden") for crawl in crawls] == [is_unreachable] * 2
+    # A response of the cache is not retried.
+    assert sum(crawl.stat("retry/max_reached") for crawl in crawls) == is_unreachable
+
+
 async def test_of_a_redirect_s_target_few_nodes_ask(server: RedisServer, site: Site) -> None:
     site.robots_as = {"127.0.0.1": "/redirect/rules"}
     crawls = [Crawl(server, *pages(site, 1), SEMAPHORE_NODE=node, **POLITE) for node in "abc"]

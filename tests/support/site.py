@@ -83,7 +83,7 @@ class Site(JudgingSite):
             whole = response(FIRST_PART + bytes(len(FIRST_PART)))
             visit.transport.write(whole[: -len(FIRST_PART)])
             visit.status = 200
-        if slow or (kind == "robots.txt" and self.robots_is_slow):
+        if slow or (visit.path == "/robots.txt" and self.robots_is_slow):
             await self._may_answer.wait()
         match kind:
             case "never":
