@@ -66,11 +66,11 @@ local function adaptive_on_feedback(learned, scope)
   adaptive_on_limit(scope)
 end
 
-local function adaptive_on_good(learned, scope, report)
-  if scope.effective.adaptive == 0 or NOW - report.good_age < learned.round_since then return end
-  local answers = learned.round_answers + report.good
+local function adaptive_on_good(learned, scope, feedback)
+  if scope.effective.adaptive == 0 or NOW - feedback.good_age < learned.round_since then return end
+  local answers = learned.round_answers + feedback.good
   learned.round_answers = answers
-  learned.round_sum = learned.round_sum + report.good * report.mean_log_ms
+  learned.round_sum = learned.round_sum + feedback.good * feedback.mean_log_ms
   local mean, usual = learned.round_sum / answers, learned.usual_latency
   local is_slow = usual > 0 and mean > usual + WELL_ABOVE
   if is_slow and answers >= FEW and learned.working_limit >= 2 then
@@ -87,6 +87,6 @@ local function adaptive_on_good(learned, scope, report)
   begin_round(learned)
 end
 
-local function adaptive_on_incident(learned, scope, is_answered)
-  if scope.effective.adaptive == 1 and not is_answered then shrink(learned, scope, AFTER_REFUSAL) end
+local function adaptive_on_incident(learned, scope, is_handled)
+  if scope.effective.adaptive == 1 and not is_handled then shrink(learned, scope, AFTER_REFUSAL) end
 end

@@ -39,20 +39,20 @@ local function blocked_on_good(learned)
   blocked_forget(learned) -- rule 28: good answer
 end
 
-local function blocked_on_refused(learned, scope, report)
-  learned.refused_by = report.status
+local function blocked_on_refused(learned, scope, feedback)
+  learned.refused_by = feedback.status
   if not scope.backoff_begun or NOW < learned.refusing_since then return end
   if learned.refusing_since == 0 then learned.refusing_since = NOW end
   learned.incidents = learned.incidents + 1
-  local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * report.down_after -- rule 28: after long
+  local is_long = NOW - learned.refusing_since >= OF_DOWN_AFTER * feedback.down_after -- rule 28: after long
   if is_long and learned.incidents >= INCIDENTS and learned.refuses_all == 0 then
     learned.refuses_all = 1
     notify_waiting(scope, 'blocked ' .. math.floor(blocked_for(learned)) .. ' ' .. learned.refused_by)
   end
 end
 
-local function blocked_on_named_time(learned, report)
+local function blocked_on_named_time(learned, feedback)
   if learned.refuses_all == 1 then return end
-  local named = math.min(report.retry_after, DAY)
+  local named = math.min(feedback.retry_after, DAY)
   learned.refusing_since, learned.incidents = NOW + named, 0 -- rule 28: named time
 end

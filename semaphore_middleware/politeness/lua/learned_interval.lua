@@ -31,7 +31,7 @@
 local OF_PAUSE = 5000
 local MANY_STARTS = 20 -- in a measurement window that counts
 local TWICE, SOME_ANSWERED = 2, 3 -- refusals, and answers, in a shorter one that counts, too
-local OFTEN, TOO_OFTEN = 0.05, 0.02 -- the share of refusals that calls for an interval, and for a longer one
+local OFTEN, STILL_OFTEN = 0.05, 0.02 -- shares of refusals that call for an interval, and for a longer one
 local WIDER = 1.02
 local CALM, NEXT_STEP = 20000, 3000 -- times from a refusal to the first step, and between steps (ms)
 local SKIPPED = 8 -- starts at the beginning of a trial that do not count, as they were under older intervals
@@ -104,7 +104,7 @@ local function learned_interval_before_grants(learned, scope)
     set_interval(learned, scope, learned.held_interval) -- rule 29: last step undone
   elseif learned.window_since > 0 then
     if not is_enough or answered < SOME_ANSWERED then return end
-    local often = learned.learned_interval > 0 and TOO_OFTEN or OFTEN
+    local often = learned.learned_interval > 0 and STILL_OFTEN or OFTEN
     local wider = WIDER * (learned.incident_at - learned.window_since - learned.window_rest) / answered
     -- rule 29: wider
     if learned.window_refused > often * starts then
@@ -179,13 +179,15 @@ local function learned_interval_on_feedback(learned, scope)
   begin_trial(learned, scope)
 end
 
-local function learned_interval_on_metered(learned, scope, report, is_new)
-  learned.window_refused = learned.window_refused + report.metered
+local function learned_interval_on_metered(learned, scope, feedback, is_new)
+  learned.window_refused = learned.window_refused + feedback.metered
   if scope.started >= learned.trial_started then
-    learned.trial_refused = learned.trial_refused + report.metered
+    learned.trial_refused = learned.trial_refused + feedback.metered
   end
-  learned.most_interval = report.most
-  if report.quota_interval > 0 then learned.widest_interval = math.min(report.quota_interval, report.most) end
+  learned.most_interval = feedback.most
+  if feedback.quota_interval > 0 then
+    learned.widest_interval = math.min(feedback.quota_interval, feedback.most)
+  end
   if is_new then
     local pause = learned.backoff_end - learned.incident_at -- of the last incident
     learned.window_rest = learned.window_rest + math.max(0, pause - OF_PAUSE) -- rule 29: pauses
@@ -198,10 +200,10 @@ local function learned_interval_on_metered(learned, scope, report, is_new)
 end
 
 -- Good answers, while requests wait though there is room for them, narrow it step by step, until it is gone.
-local function learned_interval_on_good(learned, scope, report)
-  if learned.learned_interval == 0 or report.metered > 0 then return end
+local function learned_interval_on_good(learned, scope, feedback)
+  if learned.learned_interval == 0 or feedback.metered > 0 then return end
   if scope.waiting == 0 or scope.held >= scope.effective.limit then return end
-  learned.clean = learned.clean + report.good
+  learned.clean = learned.clean + feedback.good
   if learned.clean < ENOUGH or NOW < learned.calm_until then return end
   learned.calm_until, learned.clean = NOW + NEXT_STEP, 0
   learned.held_interval, learned.steps = learned.learned_interval, learned.steps + 1

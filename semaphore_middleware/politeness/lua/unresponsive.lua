@@ -86,7 +86,7 @@ local FAILING_IN_A_ROW, DOWN_IN_A_ROW = 3, 5 -- requests without response, of a 
 -- Whether all nodes fail, so that it is the site's fault and not a node's: each node that has given a permit
 -- back since the first failure has failed, and no other node holds a permit. False also if that is left to a
 -- later call.
-local function is_of_all(learned, scope)
+local function have_all_failed(learned, scope)
   local found = true
   local is_known = for_each_entry(scope, function(_, entry)
     if entry.ended_at >= learned.failing_since then
@@ -110,27 +110,27 @@ local function note_down(learned, scope)
   end)
 end
 
-local function unresponsive_on_feedback(learned, report)
+local function unresponsive_on_feedback(learned, feedback)
   -- An answer to a request that began before the first failure says nothing about it.
-  local has_answers = report.good + report.errors + report.refused > 0
-  if has_answers and NOW - report.answer_age >= learned.failing_since then
+  local has_answers = feedback.good + feedback.errors + feedback.refused > 0
+  if has_answers and NOW - feedback.answer_age >= learned.failing_since then
     unresponsive_forget(learned) -- rule 25: answer to a newer request
   end
 end
 
 -- The site is down if it has not responded after several pauses.
-local function unresponsive_on_failed(learned, scope, report, is_new, begin_backoff)
+local function unresponsive_on_failed(learned, scope, feedback, is_new, begin_backoff)
   if learned.failed_in_a_row == 0 then learned.failing_since = NOW end
-  learned.failed_in_a_row = learned.failed_in_a_row + report.failed
+  learned.failed_in_a_row = learned.failed_in_a_row + feedback.failed
   if not counts_as_failing_for(learned, NODE) then
     learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
   end
   if learned.is_failing == 1 and not is_new then return end -- its pause has begun
   local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
-  if not is_row or not is_of_all(learned, scope) then return end -- rule 24: all have failed
+  if not is_row or not have_all_failed(learned, scope) then return end -- rule 24: all have failed
   learned.is_failing = 1
   begin_backoff('failing_end')
-  local is_long = NOW - learned.failing_since >= report.down_after -- promise: down after long
+  local is_long = NOW - learned.failing_since >= feedback.down_after -- promise: down after long
   local is_down = scope.backoff_begun and learned.failed_in_a_row >= DOWN_IN_A_ROW and is_long
   if is_down then note_down(learned, scope) end -- promise: down
 end

@@ -23,14 +23,15 @@ end
 
 -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
 local function is_new_incident()
-  return NOW + 1 - report.bad_age >= pause_end(learned)
+  return NOW + 1 - feedback.bad_age >= pause_end(learned)
 end
 
 local function begin_backoff(ends)
   local is_new, pause = is_new_incident(), asked
   if is_new then
     if pause == 0 then
-      pause = math.min(report.most, math.max(report.start, 2 * learned.backoff)) -- promise: a backoff ends
+      local doubled = math.max(feedback.start, 2 * learned.backoff)
+      pause = math.min(feedback.most, doubled) -- promise: a backoff ends
       learned.backoff = pause
     end
     @hook(on_incident)
@@ -43,8 +44,8 @@ end
 -- reached, the permits in use and waited for count in its place. Where starts are spaced, that would be too
 -- slow: one answer takes back four incidents.
 local function recover()
-  learned.answered = math.max(learned.answered, NOW - report.good_age)
+  learned.answered = math.max(learned.answered, NOW - feedback.good_age)
   local halving = is_paced(scope) and 1 / 4 or math.max(1, math.min(scope.effective.limit, scope.wanted) / 4)
-  local backoff = learned.backoff * 0.5 ^ (report.good / halving)
-  learned.backoff = backoff >= report.start / 2 and backoff or 0
+  local backoff = learned.backoff * 0.5 ^ (feedback.good / halving)
+  learned.backoff = backoff >= feedback.start / 2 and backoff or 0
 end

@@ -8,15 +8,15 @@
 -- feedback and `on_wake` it is saved anyway; `on_started` and `before_grants` must set `scope.has_learned` if
 -- they change it, or the change is lost. The moments:
 --     forget(learned)                        an operator ends what it has found
---     on_feedback(learned, scope, report)    a node reports how the site answered,
---     on_good(learned, scope, report)          among it good answers,
---     on_metered(learned, scope, report, is_new)    refusals of one request too many, with which an incident
---                                              may begin: returns whether the policy has an answer to them,
---     on_incident(learned, scope, is_answered)    an incident begins; a policy may have an answer to it,
---     on_refused(learned, scope, report)       refusals,
---     on_named_time(learned, scope, report)    a time until which the site wants no requests,
---     on_failed(learned, scope, report, is_new, begin_backoff)    requests without response, with which an
---                                              incident may begin
+--     on_feedback(learned, scope, feedback)  a node reports how the site answered; it may have
+--     on_good(learned, scope, feedback)      good answers,
+--     on_metered(learned, scope, feedback, is_new)    refusals for too many requests, with which an
+--                                            incident may begin: returns whether the policy handles them,
+--     on_incident(learned, scope, is_handled)    an incident that begins,
+--     on_refused(learned, scope, feedback)   refusals,
+--     on_named_time(learned, scope, feedback)    a time until which the site wants no requests,
+--     on_failed(learned, scope, feedback, is_new, begin_backoff)    requests without response, with which
+--                                            an incident may begin
 --     on_started(learned, scope, begun_at)   requests have begun, the last of them then
 --     pause_end(learned, is_first_try)       when its own pause ends; it may not hold for a node's first try
 --     interval(scope)                        the time between starts (ms; 0: any), when the next may be, and
