@@ -471,10 +471,12 @@ class Run:
             if not node.host.is_dead and (session is not None or timers or wires):
                 self.judge.violate(f"LEFT in {node.name}: {session}, {timers}, {wires}")
         if not self.faults.losses_at:
-            for scope, told in self.judge.failures.items():
-                heard = self.server.failures_heard(KEYS.of(scope)[0])
-                if heard > told:
-                    self.judge.violate(f"FEEDBACK {scope}: {heard} of {told} failures counted")
+            for scope, reported in self.judge.failures.items():
+                counted = self.server.failures_counted(KEYS.of(scope)[0])
+                if counted > reported:
+                    self.judge.violate(
+                        f"FEEDBACK {scope}: {counted} of {reported} failures counted"
+                    )
 
     async def _probe(self, node: Node) -> None:
         await node.semaphore.open()

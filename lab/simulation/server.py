@@ -193,7 +193,7 @@ class Server:
         value: Any = entry.h[field] if entry else None
         return [value[i] for i in range(1, value.n + 1)] if _is_table(value) else value
 
-    def failures_heard(self, key: bytes) -> int:
+    def failures_counted(self, key: bytes) -> int:
         """How many requests without response were counted at a scope, without those that may have
         been counted twice, as a late update had opened the entry again.
         """

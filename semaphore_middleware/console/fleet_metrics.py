@@ -33,7 +33,7 @@ OF_JOB = {
 Rows = Sequence[Mapping[str, Any]]
 
 
-class ClusterMetrics:
+class FleetMetrics:
     """The metrics of all nodes: one target for Prometheus, in place of one for each crawl."""
 
     def __init__(self, prefix: str) -> None:

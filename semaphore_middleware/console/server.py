@@ -19,7 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from semaphore_middleware.console.actions import act
 from semaphore_middleware.console.auth import HEAD_TIMEOUT_S, SERVER, Auth
-from semaphore_middleware.console.fleet_metrics import ClusterMetrics
+from semaphore_middleware.console.fleet_metrics import FleetMetrics
 from semaphore_middleware.console.poller import LastHour, Poller, snapshots
 from semaphore_middleware.console.sections import Section
 from semaphore_middleware.console.view import show, show_section
@@ -97,7 +97,7 @@ class Page:
         self._refused_at = -math.inf  # as logged
         self._keys = f"{{{admin.prefix}}}:"
         self._last_hour = LastHour()
-        self._metrics = ClusterMetrics(admin.prefix)
+        self._metrics = FleetMetrics(admin.prefix)
         self._poller = Poller(snapshots(admin, self._last_hour), INTERVAL_S)
         # The absence of a Redis server that a section shares is logged only once.
         self._pollers = {

@@ -71,7 +71,7 @@ def sense_of_limit() -> str:
     """The condition, in Lua, that the numbers of a limit are within their bounds."""
     conditions: list[str] = []
     for part in PARTS:
-        name = part.number or part.name
+        name = part.wire_name or part.name
         conditions += [f"{name} % 1 == 0"] if part.is_whole else []
         conditions += [f"{name} >= {part.least:g}", f"{name} <= {part.most:.0f}"]
     return " and ".join(conditions)
@@ -118,7 +118,9 @@ class Record:
 
 
 LIMIT: Mapping[str, Kind] = {
-    part.number or part.name: Kind("0" if part.default is None else f"{part.pack(part.default):g}")
+    part.wire_name or part.name: Kind(
+        "0" if part.default is None else f"{part.pack(part.default):g}"
+    )
     for part in PARTS
 }
 HEAD = Record(
@@ -136,7 +138,7 @@ OF_KEYS = {
     # The parts of a limit that hold starts back by themselves, besides concurrency and delay.
     "rest": Record(
         {
-            part.number or part.name: NUMBER
+            part.wire_name or part.name: NUMBER
             for part in PARTS
             if not part.of and part.name not in ("concurrency", "delay")
         }

@@ -147,7 +147,7 @@ def start_or_join(prefix: str) -> EmbeddedServer:
             lock.close()
             raise
     if directory.parent.name == IN_HOME:
-        _remove_of_earlier_boots(directory)
+        _remove_earlier_boots(directory)
     return EmbeddedServer(_url(path), lock)
 
 
@@ -337,7 +337,7 @@ def _prepare(directory: Path) -> None:
         trial.unlink(missing_ok=True)
 
 
-def _remove_of_earlier_boots(present: Path) -> None:
+def _remove_earlier_boots(present: Path) -> None:
     """Remove this machine's directories of earlier boots. Those of other machines that share the
     home stay: the file system may not show their locks.
     """
@@ -422,7 +422,7 @@ def supervise(directory: Path) -> None:
         _wait_until_it_answers(server, path)
         sys.stdout.write("ready\n")
         sys.stdout.close()
-        threading.Thread(target=_end_with, args=(server,), daemon=True).start()
+        threading.Thread(target=_exit_with, args=(server,), daemon=True).start()
         with (directory / USERS_LOCK).open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _end(server)
@@ -448,7 +448,7 @@ def _wait_until_it_answers(server: subprocess.Popen[bytes], path: Path) -> None:
         time.sleep(0.01)
 
 
-def _end_with(server: subprocess.Popen[bytes]) -> None:
+def _exit_with(server: subprocess.Popen[bytes]) -> None:
     server.wait()
     os._exit(0)  # the main thread is waiting for a lock
 

@@ -114,7 +114,7 @@ class Server:
         if self._sentinels is not None:
             address = await self._sentinels.find_master()
             name = f"the master of {self._sentinels.service!r} at {address}"
-            is_replaced = self._sentinels.name_another
+            is_replaced = self._sentinels.is_replaced
             return await self._connect_to(
                 Target(address, name, self._parts.database, was_found=True, is_replaced=is_replaced)
             )
@@ -387,7 +387,7 @@ class Sentinels:
             raise ServerRefusedError(f"the sentinels know no service {self.service!r}")
         return answer
 
-    async def name_another(self, connection: Connection) -> bool:
+    async def is_replaced(self, connection: Connection) -> bool:
         """True if the majority of all sentinels names another master than the connection's."""
         return await self.find_master(of_all=True) != connection.address
 

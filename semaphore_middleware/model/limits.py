@@ -123,7 +123,7 @@ class Part:
     letter: str = ""
     """The placeholder of its option's value; empty: a flag, with its opposite `--no-...`."""
     # On the wire:
-    number: str = ""
+    wire_name: str = ""
     """Its name on the wire, if different."""
     pack: Callable[[Any], float] = float
     unpack: Callable[[float], Any] = float
@@ -190,7 +190,7 @@ PARTS = (
         lifted=NONE,
         letter="R",
         help="starts per s, m, h or d, like 60/m; 'none' for no rate",
-        number="interval",
+        wire_name="interval",
         pack=lambda rate: 1000 * parse_rate(rate, "rate") if rate else 0.0,
         unpack=lambda ms: rate_text(ms / 1000) if ms else None,
     ),
@@ -448,7 +448,7 @@ class LimitTable:
         names = (name.removeprefix("*") for name in (*self.exact, *self.patterns))
         return kind in map(kind_of, names)
 
-    def entry_above(self, host: str) -> str:
+    def key_above(self, host: str) -> str:
         """The key of a host above this one, if this one has only the default limit: users may think
         that the key is for both. Empty: there is none.
         """

@@ -102,16 +102,16 @@ class RuleChange:
         return cls(names, by, {"paused": True}, text=f"paused {_named(names)}")
 
     @classmethod
-    def resume(cls, name: str, by: str, is_above_paused: bool = False) -> Self:
-        """End a pause. `is_above_paused`: exempt the scope from that of a pattern, too."""
+    def resume(cls, name: str, by: str, is_pattern_paused: bool = False) -> Self:
+        """End a pause. `is_pattern_paused`: exempt the scope from that of a pattern, too."""
         names = _names(name, may_be_every=True)
         text = f"resumed {_named(names)}"
-        if is_above_paused:
+        if is_pattern_paused:
             return cls(names, by, {"paused": False}, forgets="backoff", text=text)
         return cls(names, by, unset=("paused",), forgets="backoff", text=text)
 
     @classmethod
-    def follow(cls, rule: Rule, by: str) -> Self:
+    def end_exemption(cls, rule: Rule, by: str) -> Self:
         """Remove a name's exemption from paused patterns."""
         return cls((rule.name,), by, unset=("paused",))
 

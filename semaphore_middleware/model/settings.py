@@ -182,8 +182,8 @@ def _backoff_bounds(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
 SPIDER = Derived("the spider's name", lambda _: "")
 SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
-MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
-CHECKED_IN = Derived(
+BACKOFF_MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
+START_TIMEOUT = Derived(
     "`None`; `5` in `scrapy check`", lambda _: 5.0 if "SCRAPY_CHECK" in os.environ else None
 )
 
@@ -196,7 +196,7 @@ _ROWS = (
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, partial(_seconds, least=0.1, most=LONGEST_LEASE_S)),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
-    Setting("SEMAPHORE_START_TIMEOUT", CHECKED_IN, partial(_seconds, least=0.001)),
+    Setting("SEMAPHORE_START_TIMEOUT", START_TIMEOUT, partial(_seconds, least=0.001)),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
     Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _node, EMPTY),
     Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
@@ -204,7 +204,7 @@ _ROWS = (
     Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _unreachable, EMPTY),
     Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], check_statuses),
     Setting("SEMAPHORE_BACKOFF_START", 1.0, partial(_seconds, least=0.001)),
-    Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds, bounds=_backoff_bounds),
+    Setting("SEMAPHORE_BACKOFF_MAX", BACKOFF_MAX, _seconds, bounds=_backoff_bounds),
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count),
     Setting("SEMAPHORE_BACKOFF_WHEN", None, _function_of_response, EMPTY),
     Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds),

@@ -20,7 +20,7 @@ from semaphore_middleware.errors import SettingsError
 T = TypeVar("T")
 
 SHOWN_CHARS = 2000
-PREFIXES = "a text of printable characters, not empty, without '{' and '}'"
+ALLOWED_PREFIX = "a text of printable characters, not empty, without '{' and '}'"
 LONGEST_S = 1e9
 """The longest time allowed anywhere, in seconds: Redis counts milliseconds in 64 bits."""
 UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -121,8 +121,8 @@ def check_choice(value: Any, where: str, choices: Collection[str], *, allowed: s
 def check_prefix(prefix: Any, where: str) -> str:
     """The first part of every key: braces would move a scope's keys to different slots."""
     if not isinstance(prefix, str) or not prefix or re.search("[{}]", prefix):
-        raise not_allowed(prefix, where, PREFIXES)
-    return check_printable(prefix, where, PREFIXES)
+        raise not_allowed(prefix, where, ALLOWED_PREFIX)
+    return check_printable(prefix, where, ALLOWED_PREFIX)
 
 
 def check_printable(text: Any, where: str, allowed: str = "", most: int = 0) -> str:

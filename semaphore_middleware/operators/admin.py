@@ -186,8 +186,8 @@ class Admin:
             rules = await self._rules(connection) if pause.is_pattern else []
             resumed = [rule for rule in rules if rule.paused is False]
             below = [rule for rule in resumed if pause.names[0] in patterns_for(rule.name)]
-            follow = [RuleChange.follow(rule, self.name) for rule in below]
-            await self._apply(connection, *follow, pause)
+            exempt = [RuleChange.end_exemption(rule, self.name) for rule in below]
+            await self._apply(connection, *exempt, pause)
 
     async def resume(self, name: str) -> None:
         """Grant permits again after `pause`, even if a fitting pattern is paused; also end the
@@ -197,8 +197,8 @@ class Admin:
         above = patterns_above(names)
         async with self.connected() as connection:
             rules = await self._rules(connection)
-            is_above_paused = any(rule.paused for rule in rules if rule.name in above)
-            await self._apply(connection, RuleChange.resume(name, self.name, is_above_paused))
+            is_pattern_paused = any(rule.paused for rule in rules if rule.name in above)
+            await self._apply(connection, RuleChange.resume(name, self.name, is_pattern_paused))
 
     async def reset(self, name: str) -> None:
         """Remove a rule, so that the nodes' settings apply again. Also forget what was learned from

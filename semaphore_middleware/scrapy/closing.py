@@ -74,7 +74,7 @@ class Closing:
         is_cancelled = self.has_begun and isinstance(error, asyncio.CancelledError)
         return is_cancelled and task is not None and not task.uncancel()
 
-    def refusal(self, admission: Admission, reason: str = "") -> SpiderClosingError:
+    def error_of(self, admission: Admission, reason: str = "") -> SpiderClosingError:
         """The error of a request that bypassed the scheduler. Logged if a page needs it."""
         if not self._goes_on(admission):
             return SpiderClosingError("the spider is closing")

@@ -19,7 +19,7 @@ from semaphore_middleware.link import embedded, stderr
 from semaphore_middleware.link.environment import default_node
 from semaphore_middleware.link.location import Server
 from semaphore_middleware.observers.stats import SemaphoreStats
-from semaphore_middleware.operators.long_waits import PERSONS_WAIT_S, StricterLimits
+from semaphore_middleware.operators.long_waits import INTERACTIVE_WAIT_S, StricterLimits
 from semaphore_middleware.operators.progress import Progress
 from semaphore_middleware.scrapy.downloads import Downloads
 from semaphore_middleware.scrapy.engine import (
@@ -79,7 +79,7 @@ class Crawl:
         arguments = self._engine.spider_arguments() or {}
         job = arguments.get("_job", "")  # as Scrapyd passes it
         if belongs_to_a_command(crawler):
-            options["explain_waits"] = PERSONS_WAIT_S
+            options["explain_waits"] = INTERACTIVE_WAIT_S
         self.semaphore = FairSemaphore(
             settings.url,
             node=settings.node or default_node(name, job),

@@ -352,7 +352,7 @@ class Downloads:
             raise
         except asyncio.CancelledError as error:
             if self.closing.has_cancelled(error):
-                raise self.closing.refusal(admission) from None
+                raise self.closing.error_of(admission) from None
             raise
         finally:
             admission.task = None
@@ -415,7 +415,7 @@ class Downloads:
         """
         admission = self.admissions.admission_of(request)
         if admission is not None and not admission.is_scheduled:
-            raise self.closing.refusal(admission, reason)
+            raise self.closing.error_of(admission, reason)
         return copy_for_scheduler(request)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:

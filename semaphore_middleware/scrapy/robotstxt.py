@@ -357,7 +357,7 @@ class Reading:
     origin: str
     failures: int
     """Failed readings in a row before this one."""
-    begun: float
+    began_at: float
     """On the loop's clock."""
     redirects_left: int = MAX_REDIRECTS
     size: int = 0
@@ -377,7 +377,7 @@ class Reading:
         count = self.crawler.stats.inc_value
         is_cached = False
         try:
-            response = await self._follow(priority)
+            response = await self._fetch(priority)
         except SemaphoreError:
             raise
         except Exception as error:
@@ -402,7 +402,7 @@ class Reading:
             self.files.note_obeyed(self.origin, robotstxt)
         return robotstxt
 
-    async def _follow(self, priority: int) -> Response:
+    async def _fetch(self, priority: int) -> Response:
         """The response after at most `MAX_REDIRECTS` redirects."""
         url: str | None = f"{self.origin}/robots.txt"
         meta = {
@@ -479,7 +479,7 @@ class Reading:
         """The result of this reading by its last response: a file, no file, or a problem. A file is
         valid for a day after the reading began.
         """
-        status, until = response.status, self.begun + MAX_AGE_S
+        status, until = response.status, self.began_at + MAX_AGE_S
         if 200 <= status < 300:
             return replace(RobotsTxt.of_body(response.body, status), valid_until=until)
         if status == TOO_MANY_REQUESTS:

@@ -179,7 +179,7 @@ class ScopeFinder:
     def _add_limits(self, names: tuple[tuple[str, bool], ...]) -> Scopes:
         limits: dict[str, Limit] = {}
         for name, has_default in names:
-            if kind_of(name) == "host" and (above := self._limits.entry_above(name)):
+            if kind_of(name) == "host" and (above := self._limits.key_above(name)):
                 self._warn_of(name, above)
             if name not in limits and (limit := self._limits.of(name, has_default)) is not None:
                 limits[name] = limit

@@ -82,7 +82,7 @@ class RequestInFlight:
     is_given_up: bool = False  # left to other nodes
 
     @property
-    def is_alone(self) -> bool:
+    def must_be_alone(self) -> bool:
         """True if a node takes this request only while it has no other."""
         return self.tries >= TRIES_BEFORE_ALONE
 

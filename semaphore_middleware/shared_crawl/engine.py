@@ -28,7 +28,7 @@ Throttled: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 """Passes on a spider's start requests, each when it may be queued."""
 
 
-class OpenSlots(DownloaderInterface):
+class SlotsWithRoom(DownloaderInterface):
     """The slots of Scrapy's downloader, without those of full sites.
 
     A slot is named after its site, unless `download_slot` in a request's meta names it: then only

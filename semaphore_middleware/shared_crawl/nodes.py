@@ -54,7 +54,7 @@ class Holdings:
         self._joined = dict(_leases(nodes))
         self._working = dict(_leases(working))
         # mutant <= -> <: no two clocks are that near
-        self._is_silent = {name for name, lease_end in self._working.items() if lease_end <= now}
+        self._silent = {name for name, lease_end in self._working.items() if lease_end <= now}
         self._count = dict.fromkeys((*self._joined, *self._working), 0)
         self._oldest: dict[bytes, tuple[int, bytes]] = {}
         for member in taken:
@@ -82,7 +82,7 @@ class Holdings:
     def _state_of(self, node: bytes) -> str:
         if node not in self._working:
             return "waiting"
-        if node in self._is_silent:
+        if node in self._silent:
             return "silent"
         return "at work" if node in self._joined else "stopping"
 

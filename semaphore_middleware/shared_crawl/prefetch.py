@@ -29,7 +29,7 @@ from semaphore_middleware.shared_crawl.client import (
     Outcome,
     RequestInFlight,
 )
-from semaphore_middleware.shared_crawl.engine import OpenSlots
+from semaphore_middleware.shared_crawl.engine import SlotsWithRoom
 
 # Numbers of requests.
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
@@ -77,7 +77,7 @@ class Prefetch:
         self.site_of: Callable[[Request], str] = getattr(queue, "site_of", _host_of)
         is_full = getattr(queue, "is_full", None)
         if is_full is None:
-            slots = OpenSlots(self._crawler, self._ready_of_site)
+            slots = SlotsWithRoom(self._crawler, self._ready_of_site)
             is_full = slots.is_full
             if isinstance(queue, DownloaderAwarePriorityQueue):
                 pass_over_saturated_scopes(queue, slots)
@@ -216,7 +216,11 @@ class Prefetch:
         `finished` ones.
         """
         self._is_notified = False
-        if self.is_closing or not self.wants_more or any(taken.is_alone for taken in self._taken()):
+        if (
+            self.is_closing
+            or not self.wants_more
+            or any(taken.must_be_alone for taken in self._taken())
+        ):
             return NO_DEMAND
         # Only requests that this node has started can fill a site.
         sites = {taken.site for taken in self._started.values()}.union(self._ready_of_site)

@@ -145,7 +145,7 @@ class CrawlSession:
             )
         self._state.works = True
         self._joined_at = _now()
-        self._on_server()
+        self._on_new_server()
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
         self._heartbeat.start()
@@ -290,7 +290,7 @@ class CrawlSession:
         if is_due or not is_same:
             self._check_at = _now() + self._state.interval_s
         if not is_same:
-            self._on_server()
+            self._on_new_server()
             self._state.on_promoted_server()
             await self._subscription.renew()
         elif is_due and not self.is_away:
@@ -298,7 +298,7 @@ class CrawlSession:
             # that led to them are unfinished.
             self._state.new_requests.on_same_server()
 
-    def _on_server(self) -> None:
+    def _on_new_server(self) -> None:
         link = self._client.link
         self._incarnation = link.incarnation
         if link.may_evict:

@@ -9,7 +9,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.console import server as web
-from semaphore_middleware.console.fleet_metrics import ClusterMetrics
+from semaphore_middleware.console.fleet_metrics import FleetMetrics
 from semaphore_middleware.operators.admin import Admin
 from semaphore_middleware.operators.snapshot import Snapshot
 from semaphore_middleware.shared_crawl.client import CrawlClient
@@ -60,9 +60,9 @@ async def test_a_visit_that_waits_for_crawls_counts_no_older_survey(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
     noted: list[int] = []
-    note, asked, let_go = ClusterMetrics.count_starts, asyncio.Event(), asyncio.Event()
+    note, asked, let_go = FleetMetrics.count_starts, asyncio.Event(), asyncio.Event()
 
-    def note_too(self: ClusterMetrics, snapshot: Snapshot) -> None:
+    def note_too(self: FleetMetrics, snapshot: Snapshot) -> None:
         note(self, snapshot)
         noted.append(sum(row.started for row in snapshot.scopes))
 
@@ -71,7 +71,7 @@ async def test_a_visit_that_waits_for_crawls_counts_no_older_survey(
         await let_go.wait()
         return {}
 
-    monkeypatch.setattr(ClusterMetrics, "count_starts", note_too)
+    monkeypatch.setattr(FleetMetrics, "count_starts", note_too)
     monkeypatch.setattr(Crawls, "survey", survey)
     monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
     async with serving(server) as page, FairSemaphore(server.url, reuse_window=0, lease=3) as node:
