@@ -50,10 +50,10 @@ class Poller(Generic[T]):
     def __init__(
         self, survey: Callable[[], Awaitable[T]], interval: float, logs: bool = True
     ) -> None:
-        self._take_survey = survey
+        self._survey = survey
         self._interval = interval
         self._logs = logs
-        self._survey: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
         self._began = 0.0
         self._took = 0.0
         self._next = 0.0
@@ -67,7 +67,7 @@ class Poller(Generic[T]):
     @property
     def is_late(self) -> bool:
         """True if the survey under way takes too long."""
-        return self._survey is not None and time.monotonic() - self._began >= self._late_after
+        return self._running is not None and time.monotonic() - self._began >= self._late_after
 
     @property
     def is_current(self) -> bool:
@@ -87,30 +87,30 @@ class Poller(Generic[T]):
 
     async def look(self) -> T | None:
         """The newest snapshot, after a survey if one is due and does not take too long."""
-        if self._survey is None and time.monotonic() >= self._next:
+        if self._running is None and time.monotonic() >= self._next:
             self._began = time.monotonic()
             self._began_at = time.time()
-            self._survey = asyncio.create_task(self._take())
-        if self._survey is not None:
+            self._running = asyncio.create_task(self._run())
+        if self._running is not None:
             left = self._began + LATE_AFTER_S - time.monotonic()
             # Not cancelled with this caller: others wait for the same survey.
-            await asyncio.wait({self._survey}, timeout=left)
+            await asyncio.wait({self._running}, timeout=left)
         return self.snapshot
 
     async def stop(self) -> None:
         """End the survey under way."""
-        if self._survey is not None:
-            self._survey.cancel()
-            await asyncio.gather(self._survey, return_exceptions=True)
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
 
     @property
     def _late_after(self) -> float:
         """Seconds until a survey is late. With thousands of scopes each survey takes seconds."""
         return max(LATE_AFTER_S, LATE_FACTOR * self._took)
 
-    async def _take(self) -> None:
+    async def _run(self) -> None:
         try:
-            self.snapshot = await self._take_survey()
+            self.snapshot = await self._survey()
             if self.error is not None and self._logs:
                 logger.info("The Redis server answers again.")
             self.error = None
@@ -123,7 +123,7 @@ class Poller(Generic[T]):
             pause = took * (1 / MAX_SHARE - 1) if took < self._late_after else 0.0
             self._next = now + max(self._interval, pause)
             self._took = min(took, self._late_after)
-            self._survey = None
+            self._running = None
 
     def _note(self, error: Exception) -> None:
         """Note a survey's failure. Only the first of several is logged."""

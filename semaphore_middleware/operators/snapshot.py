@@ -83,8 +83,8 @@ ORDERS: Mapping[str, Callable[[Inspection | NodeRow], tuple[Any, ...]]] = {
     "wait": lambda row: (_is_paused(row), -row.longest_wait, -row.waiting, _name(row)),
     "host": lambda row: (_name(row),),
 }
-"""Sort keys, by an order's name: the largest first, and paused scopes last. Those that a site has
-closed come before those that only hold permits.
+"""Sort keys, by an order's name: the largest first, and paused scopes last. By `waiting`, closed
+scopes come before those that only hold permits.
 """
 
 
@@ -97,7 +97,7 @@ class Choice:
     node by its scopes' names."""
     order: str = "waiting"
     """One of `ORDERS`."""
-    waiting: bool = False
+    only_waiting: bool = False
     """Only those with waiting requests."""
     top: int | None = None
     """At most this many of each; None: all."""
@@ -120,7 +120,7 @@ class Choice:
         return self._of(row for row in rows if self._fits(row.node) or row.node in there)
 
     def _of(self, rows: Iterable[Row]) -> list[Row]:
-        found = [row for row in rows if row.waiting or not self.waiting]
+        found = [row for row in rows if row.waiting or not self.only_waiting]
         return sorted(found, key=ORDERS[self.order])[: self.top]
 
     def _fits(self, name: str) -> bool:
