@@ -1,10 +1,10 @@
-"""All errors of this package, in one tree. Each error's text names the remedy."""
+"""The errors that programs may catch, in one tree. Each error's text names the remedy."""
 
 from __future__ import annotations
 
 
 class SemaphoreError(Exception):
-    """The base class of all errors of this package. No error has fields."""
+    """The base class of these errors. None has public fields."""
 
 
 class SettingsError(SemaphoreError, ValueError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BACKOFF_CODES = (429, 503)
 PAGES_MAX = 1000
-"""So many pages are remembered, the last ones that were refused."""
+"""The number of pages remembered, those refused last."""
 
 
 def scope_of(url: str) -> str:

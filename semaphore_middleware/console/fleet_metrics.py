@@ -110,8 +110,8 @@ class FleetMetrics:
         limits = {
             label: row.limit if row.limit < LIMITLESS else float("inf")
             for label, (row, *_) in rows.items()
-            if label != OTHERS
-            and row.limit is not None  # one limit cannot stand for several scopes
+            if label != OTHERS  # one limit cannot stand for several scopes
+            and row.limit is not None
         }
         zeros = dict.fromkeys(self._labels.all, 0.0)
         held = zeros | by_label(sum, attrgetter("held"))

@@ -97,7 +97,7 @@ class ScopeLabels:
     def __init__(self, permits_of: Callable[[str], int]) -> None:
         self._permits_of = permits_of
         self.of_own: dict[str, str] = {}
-        """The scopes with labels of their own, and these."""
+        """By scope: its own label."""
         self._has_others = False
 
     def label_of(self, scope: str) -> str:

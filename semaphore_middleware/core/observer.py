@@ -376,7 +376,7 @@ class Observers:
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """Whether this task was cancelled, and not the observer's own."""
+    """Whether this task was cancelled, not one of the observer's."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 

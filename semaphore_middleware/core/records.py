@@ -178,7 +178,7 @@ OF_KEYS = {
             "last_start": LONG_AGO,
             "chance": NUMBER,  # drawn for the jitter after it, in [-1, 1)
             "next_at_rate": LONG_AGO,  # the theoretical arrival time of the rate
-            "started": NUMBER,  # requests that got a permit since the scope was idle
+            "started": NUMBER,  # requests begun since the scope was idle
             "notified": TEXT,  # the first node in the queue, if it knows when to ask again
             "expires": NUMBER,  # when the key expires, by the wall clock
             "listed": NUMBER,  # until when the index has the scope, by the wall clock

@@ -114,7 +114,7 @@ class ScopeLease:
         # What forbids reuse.
         self._is_closing = False
         self._is_reuse_stopped = False  # by the last reply, or since then
-        self._pause = 0, 0.0  # the site's last: begin, on the server's clock; length
+        self._pause = 0, 0.0  # the site's last: begin, by the server's clock, and length (ms)
         # The loop and the renewal thread share these without a lock, by single assignments:
         self.sent: tuple[bytes, Sequence[LeaseUpdate], int] = b"", (), 0
         """The epoch, the updates of the last call, and how many permits are known to be granted."""

@@ -1,6 +1,6 @@
-"""The scripts of the semaphore, and what replaces their macros: names and numbers from Python.
+"""The scripts of the semaphore, and their words: names and numbers from Python.
 
-`records.py` lists the macros.
+`records.py` lists the words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECTION = "-- Section"
 
 
 def words_of(records: Mapping[str, Record]) -> Words:
-    """The function that expands the macros of scripts with these records."""
+    """The `words` of scripts with these records."""
 
     def text_of(what: str, name: str) -> str | Sequence[str]:
         match what:

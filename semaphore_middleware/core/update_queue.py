@@ -27,7 +27,7 @@ from semaphore_middleware.model.options import NodeOptions
 LEASES_AT_ONCE = 1000  # in one round trip, so that neither side is busy for long
 BATCH_DELAY_S = 0.010  # for how long an update that no request waits for is held back
 SPACING_S = 0.004  # between two calls for requests that the site may have room for
-BUSY_INTERVAL_S = 1 / 250  # of requests: if it is shorter, the node needs its processor
+BUSY_INTERVAL_S = 1 / 250  # between requests: if it is shorter, the node needs its processor
 BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as several requests
 INTERVAL_SAMPLES = 16  # about how many requests the mean interval covers
 TIMER_LAG_S = 0.001  # timers may be so late: event loops poll in milliseconds

@@ -20,8 +20,8 @@ class ChangingCredentials(CredentialProvider):
     """Calls `function` for each connection; what it returns is never logged.
 
     A coroutine function is awaited, any other is called in a thread, for at most `seconds`.
-    Connections that are opened meanwhile share the call, those of the renewal thread, too. `user`
-    is the name if only a password is returned. An error, or a result that is not a password, counts
+    Connections opened meanwhile, also by the renewal thread, share the call. `user` is the name if
+    only a password is returned. An error, or a result that is not a password, counts
     as an unreachable server: the next attempt calls again.
     """
 

@@ -1,9 +1,9 @@
 """The embedded server, used when no URL is given: one for all nodes of this user and machine.
 
-Each user holds a shared lock on a file. A supervisor process
+Each node holds a shared lock on a file. A supervisor process
 (`python -m semaphore_middleware.link.embedded DIRECTORY`) starts the server and waits for the
-exclusive lock on that file. It gets the lock when the last user has left or was killed, and then
-ends the server. If the server is killed, the first user that notices it starts another one.
+exclusive lock on that file. It gets the lock when the last node has left or was killed, and then
+ends the server. If the server is killed, the first node that notices it starts another one.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ PR_SET_PDEATHSIG = 1  # of Linux
 SOCKET = "server.sock"
 LOG = "server.log"
 START_LOCK = "start.lock"  # held while joining: only one process starts a supervisor
-USERS_LOCK = "users.lock"  # shared by all users; the supervisor waits for it
+USERS_LOCK = "users.lock"  # shared by all nodes; the supervisor waits for it
 ALIVE_LOCK = "alive.lock"  # held by the supervisor and by its server
 HOST = "host"  # the machine's name
 
 
 _joined: list[str] = []
-"""The URLs of this process's users."""
+"""The URLs in use by nodes of this process."""
 
 
 class EmbeddedServer:
-    """One user of the embedded server, from `start_or_join()` to `leave()`."""
+    """A node's use of the embedded server, from `start_or_join()` to `leave()`."""
 
     def __init__(self, url: str, lock: IO[bytes]) -> None:
         self.url = url
@@ -79,7 +79,7 @@ class EmbeddedServer:
         _joined.append(url)
 
     def leave(self) -> None:
-        """Stop using it; if this was the last user, the server ends."""
+        """Stop using it; if this was the last node, the server ends."""
         _joined.remove(self.url)
         self._lock.close()
 
@@ -121,8 +121,8 @@ def _take(lock: IO[bytes], kind: int) -> None:
 
 @_explained_file_errors()
 def start_or_join(prefix: str) -> EmbeddedServer:
-    """Start the embedded server unless it runs, and join its users. Blocks for a moment. `prefix`
-    is the node's: if nobody else uses a server that was just started, its nodes need not wait.
+    """Start the embedded server unless it runs, and join it. Blocks for a moment. `prefix` is the
+    node's: if no other node uses a server that was just started, permits are granted at once.
 
     Raises `ServerRefusedError` if no server program is found, the server does not start, or its
     directory cannot be used.
@@ -391,7 +391,7 @@ def _start_supervisor(directory: Path, log_mode: str = "wb") -> None:
 
 
 def supervise(directory: Path) -> None:
-    """Start the server, write "ready" to standard output, and end it after its last user."""
+    """Start the server, write "ready" to standard output, and end it after its last node."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through the `finally` below
     path = directory / SOCKET
     alive = (directory / ALIVE_LOCK).open("ab")
@@ -434,7 +434,7 @@ def supervise(directory: Path) -> None:
 
 def _end_with_parent() -> None:
     """End this process if its parent is killed. Only Linux can: elsewhere, the server then outlives
-    its last user.
+    its last node.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

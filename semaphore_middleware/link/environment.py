@@ -130,7 +130,7 @@ def misspelt_url(names: Iterable[str]) -> list[str]:
 
 def warn_of_others(server: str, is_chosen: bool) -> None:
     """Warn if anything hints at nodes on other machines, which cannot use this server. `is_chosen`:
-    its URL was set, so a similar variable is another one.
+    its URL was set, so a variable with a similar name is not a misspelt one.
     """
     misspelt = [] if is_chosen else misspelt_url(sorted(os.environ))
     signs = [f"{name} in the environment" for name in misspelt]

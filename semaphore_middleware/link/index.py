@@ -19,8 +19,8 @@ NAMES_PER_CALL = 200
 
 
 class Index:
-    """A sorted set of names, by when they expire. The first reader makes it, and scripts add later
-    names. A user who may only read cannot make it, and scans all keys each time.
+    """A sorted set of names, by when they expire. A script makes it, or the first reader; scripts
+    add later names. A user who may only read cannot make it, and scans all keys each time.
     """
 
     def __init__(self, key: bytes) -> None:

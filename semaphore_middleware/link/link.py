@@ -69,7 +69,7 @@ class Link:
         self._failing_since = math.inf
         self._away_since = math.inf  # as logged
         self._differed_from = ""  # the calls' server, when another connection led elsewhere
-        self._log_at = -math.inf  # not before
+        self._log_at = -math.inf  # the next line, at the earliest
 
     @property
     def is_open(self) -> bool:
@@ -201,7 +201,8 @@ class Link:
 
     async def compare(self, other: Connection) -> None:
         """Check that another connection leads to this link's server, or to a replica of it. Raises
-        `TwoServersError`, also if an earlier one did not while this link had the same server.
+        `TwoServersError` if it does not, or if an earlier one did not while this link had the same
+        server.
         """
         if not self.server.is_one_name:
             return

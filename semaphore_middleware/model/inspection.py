@@ -164,7 +164,7 @@ class Inspection:
     set_by: str | None = None
     """The operator who set the rule on the server; None: the nodes' settings apply."""
     started: Wire[int] = 0
-    """Requests with a permit granted since the scope was last idle."""
+    """Requests begun since the scope was last idle."""
     reason: Wire[Reason | None] = None
     """The reason why nothing may start now; None: something may, or the scope is idle."""
     wait: Wire[float | None] = None

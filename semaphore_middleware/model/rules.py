@@ -33,7 +33,7 @@ class Rule:
     by: str
     """The last to set it: a user, or a node."""
     limit: Mapping[str, Any] = field(default_factory=dict)
-    """Parts of a limit, by name. A 'concurrency' of 10**12 is no limit, a 'rate' of 'none' none."""
+    """Parts of a limit, by name. A 'concurrency' of 10**12: no limit; a 'rate' 'none': no rate."""
     paused: bool | None = None
     """True pauses, False exempts from a pattern's pause until its next one, None inherits."""
 
@@ -103,7 +103,7 @@ class RuleChange:
 
     @classmethod
     def resume(cls, name: str, by: str, is_pattern_paused: bool = False) -> Self:
-        """End a pause. `is_pattern_paused`: exempt the scope from that of a pattern, too."""
+        """End a pause. `is_pattern_paused`: a pattern pauses it, too, so exempt it from that."""
         names = _names(name, may_be_every=True)
         text = f"resumed {_named(names)}"
         if is_pattern_paused:

@@ -159,7 +159,7 @@ def shown(value: object) -> str:
 
 
 def checked(check: Callable[[Any, str], T], value: Any, where: str) -> T:
-    """The value as a check returns it. An error of its own methods is a `SettingsError`, too."""
+    """The value as a check returns it. An error of the value's own methods is one, too."""
     try:
         return check(value, where)
     except SettingsError:

@@ -23,7 +23,7 @@ from semaphore_middleware.model.options import NodeOptions
 
 logger = logging.getLogger(__name__)
 
-INTERACTIVE_WAIT_S = 1.5  # in interactive use, a wait this long is explained
+INTERACTIVE_WAIT_S = 1.5  # in Scrapy's commands, a wait this long is explained
 FIRST_LOOK_S = 3.0  # the same in this node's first lease, if another node seems gone
 GONE = 0.6  # of a lease: a live node's lease always has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait

@@ -212,8 +212,7 @@ class Admissions:
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
         self.scheduler_passes_over = False
         """The scheduler keeps the requests of saturated scopes: its queue calls `next_names`."""
-        # with a slot of CONCURRENT_REQUESTS, or one reserved
-        self._in_slots: set[Admission] = set()
+        self._in_slots: set[Admission] = set()  # with a slot of CONCURRENT_REQUESTS, used or not
         self._slot_queue: dict[Admission, asyncio.Future[None]] = {}  # without a slot
 
     def __iter__(self) -> Iterator[Admission]:

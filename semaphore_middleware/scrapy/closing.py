@@ -69,7 +69,9 @@ class Closing:
         return self._goes_on(admission) and asyncio.get_running_loop().time() < self._until
 
     def has_cancelled(self, error: BaseException) -> bool:
-        """True if the closing, and nothing else, has cancelled the current task by this error."""
+        """True if `error` is from the closing, and nothing else has cancelled the current task. The
+        cancellation is taken back.
+        """
         task = asyncio.current_task()
         is_cancelled = self.has_begun and isinstance(error, asyncio.CancelledError)
         return is_cancelled and task is not None and not task.uncancel()

@@ -68,7 +68,7 @@ LOCAL_NUMBERS = {
     *(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
     *(errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EACCES),
 }
-"""No file or port is free, no memory, a firewall of its own."""
+"""No free file or port, no memory, or the machine's own firewall."""
 PROXY_REFUSES = 407
 REPEATED = {"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"}
 """Methods of requests without a body that Twisted repeats on a new connection, if the site closes

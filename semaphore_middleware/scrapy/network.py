@@ -25,9 +25,9 @@ from semaphore_middleware.scrapy.scopes import DEFAULT_PORTS, host_of
 logger = logging.getLogger(__name__)
 
 SITES = 5
-"""If so many sites did not respond, while no site did, this node's network may be lost."""
+"""If so many sites in a row do not respond, this node's network may be lost."""
 IN_A_ROW = 3
-"""The network may also be lost if so many requests found none, while none got a response."""
+"""So it may if so many requests in a row find no network."""
 REACHABLE = 5
 """The number of sites that responded last, to which the node then connects: if a host of one of
 them accepts, the network is not lost.
@@ -56,8 +56,8 @@ class Network:
     """Notices that no site responds, and then counts no failures of sites: the cause is this node.
 
     If many sites in a row did not respond, the node connects to those that responded last: if one
-    accepts, the silent ones are dead. If any of these closed the connection, the node's own network
-    may close all: then one of the others must respond to a HEAD request for its robots.txt.
+    accepts, the silent ones are dead. If a silent one closed the connection, the node's own network
+    may close all: then one that is not silent must respond to a HEAD request for its robots.txt.
     Otherwise the node makes one request at a time, at growing intervals, until one gets a response
     or such a connection. So an outage costs a few attempts, and no page. A node without any
     response yet, except through a proxy, cannot distinguish these cases: it also makes one request

@@ -1,11 +1,11 @@
 """From a response to feedback on its permit.
 
 A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, a verdict of the user's
-`SEMAPHORE_BACKOFF_WHEN`, or a connection closed by a site that refuses so. It concerns the whole
-site; where the site is known to refuse some pages, however many requests there are, a page's second
-refusal concerns the page alone. Only 5xx, except 509, teach no interval. Through a proxy, where
-proxies are scopes, it concerns the site through this proxy; all of the site if it names a time, or
-if another proxy is refused, too.
+`SEMAPHORE_BACKOFF_WHEN`, or a connection closed by a site that refuses this way. It concerns the
+whole site; where the site is known to refuse some pages, however many requests there are, a page's
+second refusal concerns the page alone. Only 5xx, except 509, teach no interval. Through a proxy,
+where proxies are scopes, it concerns the site through this proxy; all of the site if it names a
+time, or if another proxy is refused, too.
 """
 
 from __future__ import annotations

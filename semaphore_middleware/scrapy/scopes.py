@@ -93,7 +93,7 @@ class ScopeFinder:
     def __init__(self, kinds: Sequence[str | Namer], limits: LimitTable) -> None:
         self._kinds = kinds
         self._limits = limits
-        self._warned_of: set[str] = set()  # hosts with a limit, for which others were taken
+        self._warned_of: set[str] = set()  # keys of SEMAPHORE_LIMITS
         self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)

@@ -2,8 +2,8 @@
 -- them: a rate of burst 1 that the server sets itself.
 -- When such a site begins to refuse, nothing is left of what it allows. So from one such moment to a later
 -- one it has answered as many requests as it allows in that time: this is a measurement window. It
--- ends when the pause is over: until then requests that began before are still reported. In `learned` it
--- keeps:
+-- ends when the pause is over: until then requests that began before are still reported. Kept in
+-- `learned`:
 --     learned_interval  between starts; 0: none
 --     held_interval     the one before the last step, which is remembered
 --     widest_interval   by a quota that the site has named; 0: none
@@ -12,7 +12,7 @@
 --     calm_until        no step before
 --     next_by_interval  no start before
 --     incident_at       when the last incident began; 0: there was none
---     is_window_open    1 until the pause after it is over
+--     is_window_open    1 until the pause after that incident is over
 --     window_since      when the first incident of the measurement window began; 0: there is none
 --     window_rest       time of the pauses in it that does not count
 --     window_started    `started` of the scope at its beginning
@@ -32,7 +32,7 @@ local OF_PAUSE = 5000
 local MANY_STARTS = 20 -- in a measurement window that counts
 local TWICE, SOME_ANSWERED = 2, 3 -- refusals, and answers, in a shorter one that counts, too
 local OFTEN, STILL_OFTEN = 0.05, 0.02 -- shares of refusals that call for an interval, and for a longer one
-local WIDER = 1.02
+local WIDER = 1.02 -- times what a window shows
 local CALM, NEXT_STEP = 20000, 3000 -- times from a refusal to the first step, and between steps (ms)
 local SKIPPED = 8 -- starts at the beginning of a trial that do not count, as they were under older intervals
 local MOST_LONGER = 2 -- how much longer an interval may become until its trial is over

@@ -1,4 +1,4 @@
--- Shared by `begin_epoch`, `sync`, `evict` and `inspect`: how a call begins, and the epoch with its clock.
+-- Shared by `begin_epoch` and all scripts about scopes: how a call begins, and the epoch with its clock.
 -- KEYS[1]: epoch, a hash: id, life, version, from, wall, clock, quiet, rules (how many there are), evicted
 --          (how many keys the server had evicted when the epoch was begun; -1: it never evicts, or scripts
 --          may not ask), and before its first epoch started_empty (a run id).

@@ -40,7 +40,7 @@ local function has_looked_enough()
   return looked_at >= MOST_LOOKED_AT
 end
 
--- Reads all entries of a scope; false: not, as this call has looked at enough.
+-- Reads all entries of a scope; false: this call has looked at enough.
 local function read_entries(scope)
   if scope.has_entries then return true end
   if has_looked_enough() then return false end -- promise: short calls
@@ -55,7 +55,7 @@ local function read_entries(scope)
   return true
 end
 
--- Calls visit(node, entry) for each open entry; false: for none, as this call has looked at enough.
+-- Calls visit(node, entry) for each open entry; false: for none, as above.
 local function for_each_entry(scope, visit)
   if not read_entries(scope) then return false end
   if scope.own then visit(NODE, scope.own) end

@@ -1,5 +1,5 @@
--- Shared by `sync`, `evict` and `inspect`: the effective limit at a scope. It is the strictest that nodes
--- with open entries ask for, unless an operator has set something else.
+-- Shared by `sync`, `evict`, `inspect` and `forget`: the effective limit at a scope. It is the strictest that
+-- nodes with open entries ask for, unless an operator has set something else.
 
 -- Makes the limit of a scope as strict as this entry's. The longest delay counts, and the longest minimum
 -- interval: one node may vary its delay, while another one has a Crawl-delay from robots.txt, which is a
@@ -28,7 +28,7 @@ end
 -- that kind; or "*" for every scope. For each part, the most exact name that sets it counts.
 local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is not a host, and matches no pattern
-  local MOST_LABELS = 10 -- of a pattern's host, as LABELS_MAX in model/rules.py; others cost nothing
+  local MOST_LABELS = 10 -- of a pattern's host, as LABELS_MAX in model/rules.py: no rule has more
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope.key)
   local kind = string.match(name, '^(%a+):')

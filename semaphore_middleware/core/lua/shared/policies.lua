@@ -23,7 +23,7 @@
 --                                            the reason
 --     on_limit(scope)                        may lower `scope.effective.limit`, with
 --                                            the reason in `scope.lowered_by`; may set
---                                            `scope.wants_feedback`, before anything is learned
+--                                            `scope.wants_feedback`, also while nothing is learned
 --     shut_by(learned)                       the reason, if requests fail at once
 --     room(learned, is_first_try)            how many may hold a permit, and the reason; nil: any number
 --     before_grants(learned, scope, grantable, grant)    in each call, before the queue is served

@@ -1,5 +1,5 @@
--- Shared by `sync`, `evict` and `inspect`: `promote`, and the order of the queue. Besides `promote` only
--- `fast_path` grants, and it must do exactly what `promote` would.
+-- Shared by `sync`, `evict`, `inspect` and `forget`: `promote`, and the order of the queue. Besides `promote`
+-- only `fast_path` grants, and it must do exactly what `promote` would.
 -- Within a job, the next permit goes to the waiting node that holds the fewest, and among those to the one
 -- that was last granted a permit, or began to wait, longest ago: max-min fairness (Bertsekas and Gallager,
 -- Data Networks, 1987) of a site's permits. So a node that wants one permit always has it, even if another
@@ -17,8 +17,8 @@ end
 @include(shared/scope)
 @include(shared/limit)
 
--- A score in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
--- of 1,000 a second). Nodes that hold 8,191 or more are served in the order of their last grants.
+-- A score in the queue is a double: permits held (13 bits), then the tick `served` (40 bits: 30 years of
+-- 1,000 a second). Nodes that hold 8,191 or more are served in the order of their last grants.
 local TICKS = 2 ^ 40
 
 -- A member of the queue is a node, a zero byte and its job.

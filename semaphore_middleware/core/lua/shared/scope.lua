@@ -45,8 +45,8 @@ local function pack_state(scope)
 end
 
 -- An idle scope keeps its last starts for as long as the next one depends on them, and for a while what the
--- site has taught. All is kept for up to an hour longer: keys expire by the wall clock, which may be set
--- ahead.
+-- site has taught. Starts and pauses are kept for up to an hour longer: keys expire by the wall clock,
+-- which may be set ahead.
 local function write_idle(scope)
   if not scope.is_new then redis.call('DEL', scope.key) end -- promise: idle scope
   local learned = scope.learned

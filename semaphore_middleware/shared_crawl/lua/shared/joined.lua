@@ -11,4 +11,3 @@ if run_id ~= joined_run or ended then
 end
 write_clock()
 renew_presence()
-

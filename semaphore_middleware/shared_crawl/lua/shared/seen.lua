@@ -50,8 +50,8 @@ local function add_bucket(new)
 end
 
 -- The bucket without the fingerprints that count as new again, and the number of these: they come first, as
--- entries are in the order of their times. A time that is as far ahead is of a clock that was wrong: it would
--- keep all later entries until then.
+-- entries are in the order of their times. A time as far ahead is a wrong clock's, and would keep all later
+-- entries until then.
 local function without_old(entries)
   if not has_times or recrawl_after_s == 0 then return entries, 0 end
   local from = 1
