@@ -293,8 +293,8 @@ class Node:
             permit.failed()
         elif job.outcome.startswith("closed"):
             page = job.page or str(next(self._run.pages))
-            is_refusal = permit.closed(page, may_be_idle=job.outcome == "closed idle")
-            if is_refusal:  # feature: report
+            permit.closed(page, may_be_idle=job.outcome == "closed idle")
+            if permit._outcome is not None and permit._outcome.refused:  # feature: report
                 self._run.history.on_refused(permit.scope)
         else:
             latency = None if job.outcome == "error" else job.hold

@@ -22,9 +22,11 @@ class Closing(Enum):
     """The site answers this node, and closes some connections instead of refusing the requests."""
     FAILURE = "failure"
     """The site, or this node's network, gives no response."""
+    SAME_MOMENT = "same moment"
+    """Others were closed at the same moment, and count for it: the page may not be at fault."""
     NOTHING = "nothing"
-    """It is known already: the page always closes, or others were closed at the same moment. Or the
-    connection may have been an idle one, which a site may close at any time.
+    """It is known already that the page always closes. Or the connection may have been an idle one,
+    which a site may close at any time.
     """
 
 
@@ -74,7 +76,7 @@ class Closings:
         if may_be_idle and had_answers:  # rule 31: idle connections
             return Closing.NOTHING
         if not is_first:
-            return Closing.REFUSAL if self._is_refusing else Closing.NOTHING
+            return Closing.REFUSAL if self._is_refusing else Closing.SAME_MOMENT
         before = self._pages.pop(page, None)
         first_at = before.first_at if before else now
         self._pages[page] = _Page(first_at, now, self._answers)

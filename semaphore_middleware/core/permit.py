@@ -208,22 +208,24 @@ class Permit:
         self, page: str, what: str = "closed a connection", may_be_idle: bool = False
     ) -> bool:
         """Report that the site closed the connection before any part of a response. Call it before
-        `release`. Returns True if the site refuses requests this way: then this counts as
-        `refused`. Otherwise it counts as `failed`, or for nothing.
+        `release`. Returns True if the request should be repeated like a refused one. If the site
+        refuses requests this way, this counts as `refused`. Otherwise it counts as `failed`, or for
+        nothing.
 
-        It refuses if it has closed connections for three different pages, and has answered requests
-        of this node in between. Connections closed at the same moment count once, and those for a
-        page that is closed again, though others are answered, do not count. Neither do those that
-        may have been idle before the request (`may_be_idle`), unless one was closed since the last
-        answer. `page` identifies what was requested; `what` the site did is logged.
+        The site refuses if it has closed connections for three different pages, and has answered
+        requests of this node in between. Of connections closed at the same moment, the first
+        counts; requests of the others should be repeated. Those for a page that is closed again,
+        though others are answered, do not count. Neither do those that may have been idle before
+        the request (`may_be_idle`), unless one was closed since the last answer. `page` identifies
+        what was requested; `what` the site did is logged.
         """
         closing = self._lease.failures.closings.note(
             page, self.granted_at, self._loop.time(), may_be_idle
         )
         is_refusal = closing is Closing.REFUSAL
-        if closing is not Closing.NOTHING:
+        if is_refusal or closing is Closing.FAILURE:
             self._outcome = Feedback(refused=is_refusal, failed=not is_refusal, what=what)
-        return is_refusal
+        return is_refusal or closing is Closing.SAME_MOMENT
 
     def received(self, status: int, size: int) -> None:
         """Before `release`, report the response's status (0: none) and the bytes of its body."""

@@ -222,17 +222,17 @@ class ResponseClassifier:
 
     def record_closing(self, site: Permit, admission: Admission) -> bool:
         """Note on the site's permit that it has closed the connection before any response. True if
-        it refused the request this way.
+        the request is retried like a refused one.
         """
         request = admission.request
         if site.refuses_pages and _answers_others(site, request):
             return False  # it closes this page's connections however many there are
         page = f"{request.method} {request.url}"
         what = f"closed the connection of {_request_text(request)} without a response"
-        is_refused = site.closed(page, what, may_be_idle(request))
-        if is_refused:
+        is_repeated = site.closed(page, what, may_be_idle(request))
+        if is_repeated:
             self._decide(admission, None, site.no_retry)
-        return is_refused
+        return is_repeated
 
     def _decide(self, admission: Admission, status: int | None, no_retry: str = "") -> int | None:
         """Note who retries a refused request. Returns how many refusals the add-on retries."""

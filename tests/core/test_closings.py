@@ -7,7 +7,7 @@ from semaphore_middleware.core.observer import NodePaused
 from semaphore_middleware.model.feedback import Feedback
 from tests.core.lone_node import LoneNode
 
-REFUSAL, FAILURE, NOTHING = Closing
+REFUSAL, FAILURE, SAME_MOMENT, NOTHING = Closing
 LETTERS = {REFUSAL: "R", FAILURE: "F", NOTHING: "-"}
 
 
@@ -84,7 +84,7 @@ def test_only_an_answer_to_a_later_request_ends_the_wait_for_one(world: World) -
 
 def test_closings_of_a_moment_count_once(world: World) -> None:
     assert world.closed("a", began_at=0.0) is FAILURE
-    assert [world.closed(page, began_at=0.5) for page in "bcd"] == [NOTHING] * 3
+    assert [world.closed(page, began_at=0.5) for page in "bcd"] == [SAME_MOMENT] * 3
     world.answered()
     assert world.closed("e") is FAILURE, "the second of them"
     assert world.closed("f") is REFUSAL
@@ -104,6 +104,16 @@ def close(node: LoneNode, page: str) -> Feedback | None:
     permit.closed(page, what="closed it")
     permit.release()
     return permit._outcome
+
+
+def test_requests_closed_at_the_same_moment_are_repeated_but_for_the_first() -> None:
+    node = LoneNode()
+    permits = node.hold(3)
+    node.pass_time(1.0)
+    assert [permit.closed(page) for permit, page in zip(permits, "abc", strict=True)] == [
+        *(False, True, True)
+    ]
+    assert [permit._outcome for permit in permits[1:]] == [None, None]
 
 
 def answer(node: LoneNode) -> None:
