@@ -118,7 +118,7 @@ class ScopeLease:
         # The loop and the renewal thread share these without a lock, by single assignments:
         self.sent: tuple[bytes, Sequence[LeaseUpdate], int] = b"", (), 0
         """The epoch, the updates of the last call, and how many permits are known to be granted."""
-        self.kept = 0, -math.inf
+        self.repeated = 0, -math.inf
         """The lease id and the deadline of what the renewal thread has repeated last."""
 
     def __repr__(self) -> str:
@@ -550,9 +550,9 @@ class ScopeLease:
     def is_expired(self, now: float) -> bool:
         """Whether the lease may be over, even if the renewal thread has renewed it."""
         if now >= self.deadline:
-            lease_id, kept_until = self.kept
+            lease_id, repeated_until = self.repeated
             if lease_id == self._totals.lease_id:
-                self.deadline = max(self.deadline, kept_until)  # rule 30: before anything ends
+                self.deadline = max(self.deadline, repeated_until)  # rule 30: before anything ends
         return now >= self.deadline
 
     def lose_all(self, why: str, above: int = 0) -> None:
@@ -604,7 +604,7 @@ class ScopeLease:
         if epoch_then != epoch or not updates:
             return []
         *earlier, latest = updates
-        has_ended = self.kept == (latest.lease_id, -math.inf)  # on the server
+        has_ended = self.repeated == (latest.lease_id, -math.inf)  # on the server
         if has_ended or granted <= latest.returned:
             return []
         # What was granted since then counts as unstarted.

@@ -260,8 +260,8 @@ class Session:
         for lease in renewed:
             reply = last[lease.scope]
             end = until if reply.status == "ok" else -math.inf  # rule 30: only ok
-            lease.kept = reply.update.lease_id, end
-        return any(lease.kept[1] == until for lease in renewed)
+            lease.repeated = reply.update.lease_id, end
+        return any(lease.repeated[1] == until for lease in renewed)
 
     def _on_stall(self, seconds: float, was_named: bool) -> None:
         if not self.updates.was_in_use_since(self.loop.time() - seconds):

@@ -13,11 +13,10 @@ from semaphore_middleware.model.hosts import (
     parse_name,
     patterns_for,
 )
-from semaphore_middleware.model.limits import BY_NAME, GivenLimit, parse_parts
-from semaphore_middleware.model.limits import PARTS as LIMIT_PARTS
+from semaphore_middleware.model.limits import BY_NAME, PARTS, GivenLimit, parse_parts
 
 LABELS_MAX = 10  # of the host in a pattern: as many patterns are looked up for each scope
-PARTS = (*BY_NAME, "paused")
+RULE_PARTS = (*BY_NAME, "paused")
 """The parts of a rule; each is set by itself."""
 
 
@@ -90,9 +89,9 @@ class RuleChange:
         parts = parse_parts(limit, f"the limit of {name!r}")
         lifted = [part for part, value in parts.items() if value is None]
         parts |= {part: BY_NAME[part].lifted for part in lifted}
-        unset = tuple(part.name for part in LIMIT_PARTS if part.needs_it and part.of in lifted)
+        unset = tuple(part.name for part in PARTS if part.needs_it and part.of in lifted)
         names = _names(name)
-        words = [part.word(parts[part.name]) for part in LIMIT_PARTS if part.name in parts]
+        words = [part.word(parts[part.name]) for part in PARTS if part.name in parts]
         return cls(names, by, parts, unset, text=f"set {', '.join(words)} for {names[0]}")
 
     @classmethod
@@ -119,12 +118,12 @@ class RuleChange:
     def reset(cls, name: str, by: str) -> Self:
         """Remove the rule."""
         names = _names(name)
-        return cls(names, by, unset=PARTS, forgets="all", text=f"reset {names[0]}")
+        return cls(names, by, unset=RULE_PARTS, forgets="all", text=f"reset {names[0]}")
 
     @classmethod
     def reset_all(cls, names: Iterable[str], by: str) -> Self:
         """Remove the rules of these names. Everything learned from sites' answers stays."""
-        return cls(tuple(names), by, unset=PARTS, text="removed all rules")
+        return cls(tuple(names), by, unset=RULE_PARTS, text="removed all rules")
 
     @property
     def is_pattern(self) -> bool:

@@ -16,7 +16,7 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.feedback import MAX_STATUS
 from semaphore_middleware.model.hosts import KINDS
-from semaphore_middleware.model.limits import BY_NAME as PARTS
+from semaphore_middleware.model.limits import BY_NAME
 from semaphore_middleware.model.options import (
     NodeOptions,
     check_address,
@@ -235,7 +235,7 @@ PREFIX = f"{WORD}_"
 MEANT = {
     f"{PREFIX}{name}": meant
     for name, meant in {
-        **{part.upper(): f"{part!r} in SEMAPHORE_LIMITS" for part in PARTS},
+        **{part.upper(): f"{part!r} in SEMAPHORE_LIMITS" for part in BY_NAME},
         "CONCURRENCY": "CONCURRENT_REQUESTS_PER_DOMAIN",
         "CONCURRENT_REQUESTS": "CONCURRENT_REQUESTS_PER_DOMAIN",
         "DELAY": "DOWNLOAD_DELAY",

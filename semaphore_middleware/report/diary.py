@@ -70,7 +70,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Now:
+class _ScopeState:
     """The present state of a scope in use by this node."""
 
     held: int = 0
@@ -93,7 +93,7 @@ class _Now:
         minute.interval = min(minute.interval, self.interval)
 
 
-NOTHING = _Now()
+NOT_IN_USE = _ScopeState()
 
 
 class Diary:
@@ -104,7 +104,7 @@ class Diary:
         self._ahead = 0.0  # the server's wall clock less our clock
         self._tallies: dict[str, Tally] = {}  # of the present minute, or of the scope's last one
         self._ended: list[Tally] = []
-        self._in_use: dict[str, _Now] = {}
+        self._in_use: dict[str, _ScopeState] = {}
         self._batch: Batch | None = None  # sent, and not answered
         self._number = 0
         self.is_closed = False
@@ -127,10 +127,10 @@ class Diary:
         tally = self._find_tally(scope, wall)
         tally.requests += 1
         tally.seconds[int(wall % 60)] += 1
-        now = self._use(scope)
-        now.begun_at = wall
+        state = self._use(scope)
+        state.begun_at = wall
         if must_not_start:
-            self._note_late_start(scope, now)
+            self._note_late_start(scope, state)
 
     def add_response(self, scope: str, status: int, size: int) -> None:
         """Count a response of `size` bytes; status 0: a request ended without one."""
@@ -149,20 +149,20 @@ class Diary:
         """Note the number of permits held by all nodes, and the effective limit. Times are in
         seconds.
         """
-        now = self._use(scope)
-        now.held, now.limit = held, limit
-        now.least_interval, now.interval = least_interval, interval
+        state = self._use(scope)
+        state.held, state.limit = held, limit
+        state.least_interval, state.interval = least_interval, interval
         if held or self._has_tally(scope):  # a wait alone is no part of the history
-            now.add_to(self._find_tally(scope, self.wall))
+            state.add_to(self._find_tally(scope, self.wall))
 
     def set_pause(self, scope: str, paused_at: int, length: float) -> None:
         """Note a new pause, or a new length of a known one. Times are in milliseconds."""
-        now = self._use(scope)
-        now.paused_at = paused_at
-        now.pause_length = length
+        state = self._use(scope)
+        state.paused_at = paused_at
+        state.pause_length = length
         # The server's time is rounded down: a start in the same millisecond need not be late.
-        if 1000 * now.begun_at > paused_at + 1:  # promise: starts after a pause
-            self._note_late_start(scope, now)
+        if 1000 * state.begun_at > paused_at + 1:  # promise: starts after a pause
+            self._note_late_start(scope, state)
 
     def add_cause(
         self, scope: str, paused_at: int, length: float, asked: float, refused: bool
@@ -172,18 +172,18 @@ class Diary:
         note.asked = max(note.asked, asked)
         note.refused = max(note.refused, int(refused))
 
-    def _note_late_start(self, scope: str, now: _Now) -> None:
-        late = 1000 * now.begun_at - now.paused_at
-        if late <= now.pause_length:
-            note = self._find_note(scope, now.paused_at, now.pause_length)
+    def _note_late_start(self, scope: str, state: _ScopeState) -> None:
+        late = 1000 * state.begun_at - state.paused_at
+        if late <= state.pause_length:
+            note = self._find_note(scope, state.paused_at, state.pause_length)
             note.last = max(note.last, late)
 
     def forget(self, scope: str) -> None:
         """Drop the state of a scope no longer used by this node."""
         self._in_use.pop(scope, None)  # promise: no history is left
 
-    def _use(self, scope: str) -> _Now:
-        return self._in_use.setdefault(scope, _Now())
+    def _use(self, scope: str) -> _ScopeState:
+        return self._in_use.setdefault(scope, _ScopeState())
 
     def _find_note(self, scope: str, paused_at: int, length: float) -> PauseNote:
         pauses = self._find_tally(scope, self.wall).pauses
@@ -202,7 +202,7 @@ class Diary:
             if tally is not None:
                 self._ended.append(tally)
             tally = self._tallies[scope] = Tally(at=begin, scope=scope)
-            self._in_use.get(scope, NOTHING).add_to(tally)
+            self._in_use.get(scope, NOT_IN_USE).add_to(tally)
         return tally
 
     # To the server ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ current_page: ContextVar[str] = ContextVar("current_page", default="")
 """The URL of the request whose `fetch`, callback or item pipelines run in this task."""
 
 
-class Closing:
+class SpiderClosing:
     """Decides which requests go on while the spider closes, and until when.
 
     Waiting requests from the scheduler go back to it, and what only they need, such as a

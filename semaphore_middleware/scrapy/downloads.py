@@ -34,7 +34,7 @@ from semaphore_middleware.scrapy.admission import (
     Admission,
     Admissions,
 )
-from semaphore_middleware.scrapy.closing import Closing, current_page
+from semaphore_middleware.scrapy.closing import SpiderClosing, current_page
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.download_errors import (
     error_number,
@@ -141,7 +141,7 @@ class Downloads:
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         crawler.signals.connect(self._robots_parsed, robots_parsed)
         crawler.signals.connect(self._headers_received, signals.headers_received)
-        self.closing = Closing(self.admissions, semaphore)
+        self.closing = SpiderClosing(self.admissions, semaphore)
         self._has_warned_of_slot = False
 
     def fetch(

@@ -37,7 +37,7 @@ from semaphore_middleware.shared_crawl.client import (
     RunOverError,
 )
 from semaphore_middleware.shared_crawl.crawls import Crawls
-from semaphore_middleware.shared_crawl.settings import CrawlSettings, checked
+from semaphore_middleware.shared_crawl.settings import CrawlSettings, values_of
 from semaphore_middleware.shared_crawl.starts import FIELDS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def crawls_of(settings: BaseSettings) -> Crawls:
         *("CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_RUN"),
         *("SEMAPHORE_REDIS_CREDENTIALS", "SEMAPHORE_REDIS_OPTIONS"),
     )
-    return Crawls(CrawlSettings(url, url_from=url_from, **checked(settings, names)))
+    return Crawls(CrawlSettings(url, url_from=url_from, **values_of(settings, names)))
 
 
 def _check_name(name: str) -> None:

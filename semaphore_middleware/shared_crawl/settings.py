@@ -26,9 +26,9 @@ from semaphore_middleware.model.validation import (
     check_prefix,
     check_printable,
     check_truth,
+    checked,
     did_you_mean,
 )
-from semaphore_middleware.model.validation import checked as checked_value
 from semaphore_middleware.scrapy.engine import spider_name
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class CrawlSettings:
                 _takes_last(settings["SCHEDULER_MEMORY_QUEUE"]),
                 _takes_last(settings["SCHEDULER_START_MEMORY_QUEUE"]),
             ),
-            **checked(settings),
+            **values_of(settings),
         )
 
     def server(self, call_timeout: float, prefix: str) -> Server:
@@ -156,9 +156,9 @@ def _takes_last(queue: Any) -> bool:
     return issubclass(load_object(queue), LifoMemoryQueue)
 
 
-def checked(settings: Mapping[str, Any], names: Iterable[str] = CHECKS) -> dict[str, Any]:
+def values_of(settings: Mapping[str, Any], names: Iterable[str] = CHECKS) -> dict[str, Any]:
     """The values of the settings with these names, by field. Raises `SettingsError`."""
-    found = {name: checked_value(_read, settings.get(name), name) for name in names}
+    found = {name: checked(_read, settings.get(name), name) for name in names}
     return {
         name.partition("_")[2].lower(): value for name, value in found.items() if value is not None
     }

@@ -290,7 +290,7 @@ async def test_the_renewal_thread_moves_a_deadline_only_for_what_is_still_there(
         kept, moved = await repeat()
         assert (kept, moved > before) == (True, True)
         for status in ("lost", "old", "refused", "unreadable"):
-            lease.kept = 0, -math.inf
+            lease.repeated = 0, -math.inf
             setup.server.changes = {"status": status}
             assert await repeat() == (False, moved)
         setup.server.changes = {}

@@ -6,7 +6,7 @@ import pytest
 
 from semaphore_middleware import Limit
 from semaphore_middleware.model.limits import BY_NAME, LIMITLESS
-from semaphore_middleware.model.rules import PARTS, RuleChange
+from semaphore_middleware.model.rules import RULE_PARTS, RuleChange
 
 HOST = "www.example.org"
 
@@ -37,6 +37,6 @@ def test_whole_changes_and_rules() -> None:
     whole = {"concurrency": 2, "delay": 1, "jitter": 0, "adaptive": False}
     assert parts_set(Limit(2, delay=1)) == {**whole, "rate": "none", "burst": 1}
     assert parts_set(Limit(2, rate="10/m", burst=3))["rate"] == "10/m"
-    assert set(RuleChange.reset(HOST, "me").unset) == set(PARTS) == {"paused", *BY_NAME}
+    assert set(RuleChange.reset(HOST, "me").unset) == set(RULE_PARTS) == {"paused", *BY_NAME}
     assert RuleChange.configure("127.1", 2, "me").names == ("127.0.0.1",), "as URLs have it"
     assert RuleChange.configure("API-A", 2, "me").names == ("API-A",)

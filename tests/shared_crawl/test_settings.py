@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings, checked
+from semaphore_middleware.shared_crawl.settings import CHECKS, CrawlSettings, values_of
 from tests.support.crawls import ready_crawler
 
 WRONG: dict[str, Any] = {
@@ -28,7 +28,7 @@ WRONG: dict[str, Any] = {
 @pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"CRAWL_START_KEY", "CRAWL_VERSION"}))
 def test_a_wrong_value_is_named_with_what_is_allowed(name: str) -> None:
     with pytest.raises(SettingsError) as told:
-        checked({name: WRONG[name]})
+        values_of({name: WRONG[name]})
     value = WRONG[name]
     is_secret = name.startswith("SEMAPHORE_REDIS_")
     shown = f"<{type(value).__name__}, not shown>" if is_secret else repr(value)
@@ -45,13 +45,13 @@ class Evil:
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_value_that_raises_is_a_wrong_value(name: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name} = <Evil, which cannot be shown>"):
-        checked({name: Evil()}, [name])
+        values_of({name: Evil()}, [name])
 
 
 def test_what_is_not_set_has_its_default() -> None:
     given: dict[str, Any] = dict.fromkeys(CHECKS, "")
-    assert CrawlSettings("redis://a", **checked(given)) == CrawlSettings("redis://a")
-    assert checked(dict.fromkeys(CHECKS)) == {}
+    assert CrawlSettings("redis://a", **values_of(given)) == CrawlSettings("redis://a")
+    assert values_of(dict.fromkeys(CHECKS)) == {}
 
 
 def test_a_node_has_its_name_and_knows_where_its_server_is_set() -> None:
