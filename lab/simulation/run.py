@@ -69,7 +69,7 @@ MOST_REFUSED = 0.05
 LEAST_USED = 0.8
 REFUSAL_S = 0.02  # until a site refuses a request
 CLOSING_S = 2.5  # that closing a node may take
-FIRST_TRY_S = 0.5  # of a node that comes to a site that is down
+FIRST_TRY_S = 0.5  # until a node that comes to a site that is down tries it
 JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
 
 
@@ -677,7 +677,7 @@ class Run:
             for scope in sorted({one.of[0] for one in self.plan.faults if one.kind == "rule"}):
                 self._operator.spawn(self._resume_in_the_end(scope))
 
-    # Each strikes, and returns what ends the fault; None if it is over at once.
+    # One for each kind of fault: it strikes, and returns what ends it; None if it is over at once.
 
     def _kill(self, fault: Fault) -> End | None:
         node = self._node(fault.node)

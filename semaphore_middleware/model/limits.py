@@ -519,13 +519,13 @@ def parse_limits(
         if not has_function:
             refuse_hosts(name, where)
         refuse_url(name, where)
-        is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != scopes[0]
-        base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
+        is_unlimited = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != scopes[0]
+        base = Limit(LIMITLESS, jitter=default.jitter) if is_unlimited else default
         table = patterns if is_pattern(name) else exact
         if name in table:
             raise SettingsError(f"{where}: {name!r} has a limit already, in another spelling")
         parts = parse_parts(value, where)
-        set_by = {**({} if is_open else sources), **dict.fromkeys(parts, where)}
+        set_by = {**({} if is_unlimited else sources), **dict.fromkeys(parts, where)}
         table[name] = Entry(_complete(parts, where, base), name, set_by)
     of_slots: dict[str, Entry] = {}
     for key, slot in slots.items():

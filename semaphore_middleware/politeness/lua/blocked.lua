@@ -33,7 +33,7 @@ end
 -- Section feedback
 
 local INCIDENTS = 5
-local OF_DOWN_AFTER = 10 -- times `down_after`, after which a site without a response is down
+local OF_DOWN_AFTER = 10 -- times `down_after`, after which a silent site is down
 
 local function blocked_on_good(learned)
   blocked_forget(learned) -- rule 28: good answer

@@ -126,8 +126,8 @@ local function unresponsive_on_failed(learned, scope, feedback, is_new, begin_ba
     learned.tried_by = learned.tried_by .. string.format('%.0f ', MACHINE) .. NODE .. '\0'
   end
   if learned.is_failing == 1 and not is_new then return end -- its pause has begun
-  local is_row = learned.failed_in_a_row >= FAILING_IN_A_ROW
-  if not is_row or not have_all_failed(learned, scope) then return end -- rule 24: all have failed
+  local are_many = learned.failed_in_a_row >= FAILING_IN_A_ROW
+  if not are_many or not have_all_failed(learned, scope) then return end -- rule 24: all have failed
   learned.is_failing = 1
   begin_backoff('failing_end')
   local is_long = NOW - learned.failing_since >= feedback.down_after -- promise: down after long

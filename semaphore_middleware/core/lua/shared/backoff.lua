@@ -10,8 +10,7 @@ local function warn_holders()
   end)
 end
 
--- `ends`: the field of its end: `failing_end` if the pause is also over when the site responds, otherwise
--- `backoff_end`.
+-- `ends`: the field of its end: `backoff_end`, or a policy's own.
 local function hold_back(pause, is_new, ends)
   if is_new then
     scope.backoff_begun, learned.paused_at, learned.pause_length = pause, WALL, 0

@@ -34,7 +34,8 @@ local function note_job(scope, entry, held, waiting)
   if waiting < 0 and held > 0 then usage.served = scope.tick end
 end
 
--- Counts what jobs have used since the last call.
+-- Counts what jobs have used since the last call. One that does not wait falls no further behind those that
+-- do.
 local function charge(jobs)
   local elapsed, before, after = jobs.is_paced and 0 or math.max(0, NOW - jobs.at), math.huge, math.huge
   jobs.at = NOW

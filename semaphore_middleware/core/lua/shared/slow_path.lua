@@ -120,7 +120,7 @@ function slow_path(key, queue, text, state, entry, learned)
   local update = read_update(text)
   if not update then return pack_refusal(@status(refused), '') end
   local scope = read_scope(key, queue, state, entry, learned)
-  if scope.job == false then
+  if scope.job == false then -- there are several
     read_jobs(scope)
   elseif not is_in_use(scope) then
     scope.job = JOB
