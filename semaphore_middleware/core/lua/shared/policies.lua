@@ -1,6 +1,7 @@
 -- Part of `promote`: policies. A line with `@hook(moment)` is written once for each policy whose file has a
--- function of this moment: `local function <policy>_<moment>(...)`. The hook becomes the head of this
--- function, so each of its parameters must be a variable at that place: it takes those below that it needs.
+-- function of this moment: `local function <policy>_<moment>(...)`. If none has, it is left out, so the line
+-- must do nothing else. The hook becomes the head of this function, so each of its parameters must be a
+-- variable at that place: it takes those below that it needs.
 -- All policies become part of one function: no two may use the same local name at its top. A
 -- file ends with the line `-- Section feedback` and the functions for the moments from `on_feedback` to
 -- `on_failed`, which are made in calls with feedback only.

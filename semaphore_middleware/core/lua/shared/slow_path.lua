@@ -98,7 +98,8 @@ local function pack_reply(scope, status, own)
   end
   if is_paced(scope) then
     local is_least = effective.burst <= 1 -- with bursts, a rate is kept on average only
-    reply_least_interval = math.max(effective.delay * (1 - effective.jitter), (@hook(interval)))
+    reply_least_interval = effective.delay * (1 - effective.jitter)
+    reply_least_interval = math.max(reply_least_interval, (@hook(interval)))
     reply_interval = math.max(reply_least_interval, effective.interval)
     if is_least then reply_least_interval = reply_interval end
   end
