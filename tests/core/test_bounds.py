@@ -158,19 +158,6 @@ async def test_of_operators(server: RedisServer, script: Any) -> None:
 # What a call leaves to the next ones -----------------------------------------------------------
 
 
-async def test_sites_are_found_failing_one_after_the_other(server: RedisServer) -> None:
-    fleet = await Fleet.at(server, sites=3)
-    await fleet.send(take=6)
-    await fleet.send(give=1, feedback=FAILED)
-    fleet.grow()
-    await fleet.send(give=1, feedback=FAILED)
-    failing = []
-    for _ in range(3):
-        replies = await fleet.send(give=1, feedback=FAILED)
-        failing.append([any(f.explains_failures for f in reply.findings) for reply in replies])
-    assert failing == [[True, False, False], [True, True, False], [True, True, True]]
-
-
 async def test_entries_are_closed_at_one_site_after_the_other(server: RedisServer) -> None:
     fleet = await Fleet.at(server, sites=3)
     await fleet.send(take=1)

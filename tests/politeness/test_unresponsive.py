@@ -10,10 +10,11 @@ from semaphore_middleware import HostDownError
 from semaphore_middleware.core import observer
 from semaphore_middleware.core.failures import IN_A_ROW
 from semaphore_middleware.core.protocol import Reply
-from semaphore_middleware.model.feedback import Feedback
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.politeness import NO_FINDINGS
 from semaphore_middleware.politeness.unresponsive import HostDown, UnresponsiveFinding
 from tests.core.lone_node import LoneNode
+from tests.core.test_bounds import Fleet
 from tests.core.test_failures import fail, pauses
 from tests.core.test_refusals import (
     FAILED,
@@ -252,6 +253,20 @@ async def test_who_waits_learns_why(
     assert (seen.state, seen.reason) == (state, reply.reason)
     assert (seen.wait is not None) == is_down
     assert seen.why.startswith(reply.reason.sentence)
+
+
+async def test_sites_are_found_failing_one_after_the_other(server: RedisServer) -> None:
+    failed = FeedbackSummary(failed=1)
+    fleet = await Fleet.at(server, sites=3)
+    await fleet.send(take=6)
+    await fleet.send(give=1, feedback=failed)
+    fleet.grow()
+    await fleet.send(give=1, feedback=failed)
+    failing = []
+    for _ in range(3):
+        replies = await fleet.send(give=1, feedback=failed)
+        failing.append([any(f.explains_failures for f in reply.findings) for reply in replies])
+    assert failing == [[True, False, False], [True, True, False], [True, True, True]]
 
 
 # In a node ----------------------------------------------------------------------------------------

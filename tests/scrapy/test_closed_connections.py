@@ -6,10 +6,8 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-import pytest
 from scrapy import Request
 
 from tests.support.crawls import Crawl, Log
@@ -81,52 +79,11 @@ class Answer:
             writer.close()
 
 
-ALERT = bytes([21, 3, 3, 0, 2, 2, 40])  # TLS: handshake failure
-
-
 @asynccontextmanager
 async def listening(answer: Answer) -> AsyncIterator[int]:
     listener = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with listener:
         yield listener.sockets[0].getsockname()[1]
-
-
-HANDLERS = {
-    name: dict.fromkeys(("http", "https"), f"scrapy.core.downloader.handlers.{path}")
-    for name, path in {
-        "Twisted": "http11.HTTP11DownloadHandler",
-        "aiohttp": "_aiohttp.AiohttpDownloadHandler",
-    }.items()
-    if find_spec(f"scrapy.core.downloader.handlers.{path.partition('.')[0]}")
-}
-
-
-@pytest.mark.parametrize("handler", HANDLERS)
-@pytest.mark.parametrize(
-    ("scheme", "answer", "is_down"),
-    [
-        ("http", Answer(reads=False), True),
-        ("http", Answer(reads=False, resets=True), True),
-        ("http", Answer(), True),
-        ("http", Answer(resets=True), True),
-        ("https", Answer(), True),
-        ("https", Answer(resets=True), True),
-        ("https", Answer(ALERT), True),
-        ("http", Answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na"), False),
-    ],
-)
-async def test_it_is_down_however_it_closes(
-    handler: str, scheme: str, answer: Answer, is_down: bool, server: RedisServer
-) -> None:
-    async with listening(answer) as port:
-        requests = [Request(f"{scheme}://127.0.0.1:{port}/{n}") for n in range(10)]
-        settings: dict[str, Any] = {
-            "DOWNLOAD_HANDLERS": HANDLERS[handler],
-            "SEMAPHORE_BACKOFF_MAX": 0.02,
-        }
-        crawl = Crawl(server, *requests, SEMAPHORE_DOWN_AFTER=0, **settings)
-        await crawl.finished()
-    assert crawl.stat("semaphore/hosts_down") == is_down
 
 
 async def test_a_response_that_breaks_off_in_its_headers_has_begun(server: RedisServer) -> None:
