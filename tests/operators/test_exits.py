@@ -43,29 +43,25 @@ NEEDLESS = (
     *("scrapy.core.engine", "semaphore_middleware.core.semaphore", "twisted.internet.reactor"),
 )
 """Modules that take long to import, and are for crawls, pages and tables alone."""
+VERBS = [
+    "semaphore -h",
+    "semaphore limit a 2",
+    "semaphore pause --all",
+    "semaphore resume --all",
+    "semaphore reset a",
+    "semaphore status --json",
+    "semaphore report --json a",  # feature: report
+    "semaphore check a.example",
+    "semaphore evict one --yes",
+    "frontier status --json",  # feature: shared_crawl
+]
 RUN_ALL = f"""
 import sys
 from scrapy.cmdline import execute
 before = set(sys.modules)
-for words in {
-    [
-        words.split()
-        for words in (
-            "semaphore -h",
-            "semaphore limit a 2",
-            "semaphore pause --all",
-            "semaphore resume --all",
-            "semaphore reset a",
-            "semaphore status --json",
-            "semaphore report --json a",
-            "semaphore check a.example",
-            "semaphore evict one --yes",
-            "frontier status --json",
-        )
-    ]
-}:
+for words in {VERBS}:
     try:
-        execute(["scrapy", *words])
+        execute(["scrapy", *words.split()])
     except SystemExit as end:
         assert end.code in (0, 4), words
 sys.exit(f"imported: {{(set(sys.modules) - before).intersection({NEEDLESS})}}")
