@@ -188,7 +188,7 @@ class Page:
         await asyncio.gather(*(poller.look() for poller in pollers))
 
     async def token(self, request: web.Request) -> web.Response:
-        """Status 204 for the right token on this page, else 403."""
+        """Status 204 for the right token on this page, otherwise 403."""
         self._check_token(request)
         return web.Response(status=204)
 

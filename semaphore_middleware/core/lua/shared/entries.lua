@@ -31,8 +31,8 @@ local function entry_of(scope, node)
   return scope.others[node]
 end
 
--- A call's work must not grow with nodes times sites. Once it has looked at so many entries, it reads all
--- entries of no further scope, and grants to one node at each. What is left is decided at a later update.
+-- A call's work must not grow with nodes times sites. Once it has looked at this many entries, it reads
+-- those of no other scope, and grants to one node at each. What is left is decided at a later update.
 local MOST_LOOKED_AT = 500
 local looked_at = 0 -- entries; each grant counts as one
 

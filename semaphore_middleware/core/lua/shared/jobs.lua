@@ -107,7 +107,7 @@ end
 
 -- The next job's first member in the queue; nil: the queue does not match the counts.
 local function first_of_jobs(scope)
-  local AT_ONCE, AS_ONE_ENTRY = 100, 20 -- members: so many cost as much as an entry
+  local AT_ONCE, AS_ONE_ENTRY = 100, 20 -- members read at once; those that cost as much as an entry
   local job = next_job(scope)
   local first, members = 0
   repeat

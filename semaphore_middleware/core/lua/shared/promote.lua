@@ -149,8 +149,8 @@ local function room(scope, is_first_try)
   return most, reason
 end
 
--- How many starts are due at one interval, or how long none is (ms; infinite: that depends on unstarted
--- requests), and its reason. Granted starts that have not begun count as if they began now: whenever they
+-- How many starts are due by one interval, for how long none is (ms; infinite: that depends on unstarted
+-- requests), and the reason. Granted starts that have not begun count as if they began now: whenever they
 -- begin, the interval is kept.
 local function due_at(scope, interval, earliest, reason, burst)
   if interval == 0 then return math.huge, 0, reason end
@@ -169,7 +169,7 @@ local function slower(starts, left, reason, its_starts, its_left, its_reason)
   return math.min(starts, its_starts), left, reason
 end
 
--- How many starts are due, or how long none is, and which interval decides it: the delay, the rate or a
+-- How many starts are due, for how long none is, and which interval decides it: the delay, the rate or a
 -- policy's.
 local function due(scope)
   local effective = scope.effective
