@@ -39,7 +39,7 @@ INTERVAL = Policy(
     name="learned_interval",
     finding=IntervalFinding,
     learned=(
-        *("learned_interval", "held_interval", "widest_interval", "most_interval"),
+        *("learned_interval", "held_interval", "interval_by_quota", "most_interval"),
         *("steps", "clean", "calm_until", "next_by_interval", "incident_at"),
         *("is_window_open", "window_since", "window_rest", "window_started", "window_refused"),
         *("trial_since", "trial_started", "trial_refused", "share_before", "time_before"),

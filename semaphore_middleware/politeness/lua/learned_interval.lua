@@ -6,8 +6,8 @@
 -- `learned`:
 --     learned_interval  between starts (ms); 0: none
 --     held_interval     the one before the last step, with which the next crawl begins
---     widest_interval   the longest, by a quota that the site has named; 0: no quota
---     steps             how often it has been narrowed since the last refusal
+--     interval_by_quota the longest, by a quota that the site has named; 0: no quota
+--     steps             how often it has been shortened since the last refusal
 --     clean             good answers since the last step
 --     calm_until        when the next step may be
 --     next_by_interval  when the next start may be
@@ -32,7 +32,7 @@ local OF_PAUSE = 5000
 local MANY_STARTS = 20 -- in a measurement window that counts
 local TWICE, SOME_ANSWERED = 2, 3 -- refusals, and answers, in a shorter one that counts, too
 local OFTEN, STILL_OFTEN = 0.05, 0.02 -- shares of refusals that call for an interval, and for a longer one
-local WIDER = 1.02 -- times what a window shows
+local MARGIN = 1.02 -- times what a window shows
 local CALM, NEXT_STEP = 20000, 3000 -- times from a refusal to the first step, and between steps (ms)
 local SKIPPED = 8 -- starts at the beginning of a trial that do not count, as they were under older intervals
 local MOST_LONGER = 2 -- how much longer an interval may become until its trial is over
@@ -63,7 +63,7 @@ end
 
 local function set_interval(learned, scope, interval)
   if NOW < learned.off_until then return end
-  if learned.widest_interval > 0 then interval = math.min(interval, learned.widest_interval) end
+  if learned.interval_by_quota > 0 then interval = math.min(interval, learned.interval_by_quota) end
   interval = math.min(interval, learned.most_interval) -- promise: longest interval
   local is_first = learned.tried_interval == 0
   if not is_first then interval = math.min(interval, MOST_LONGER * learned.tried_interval) end
@@ -78,7 +78,7 @@ local function set_interval(learned, scope, interval)
 end
 
 local function learned_interval_forget(learned)
-  learned.learned_interval, learned.held_interval, learned.widest_interval, learned.steps = 0, 0, 0, 0
+  learned.learned_interval, learned.held_interval, learned.interval_by_quota, learned.steps = 0, 0, 0, 0
   learned.incident_at, learned.is_window_open, learned.window_since = 0, 0, 0
   learned.tried_interval, learned.off_until = 0, 0
 end
@@ -105,10 +105,10 @@ local function learned_interval_before_grants(learned, scope)
   elseif learned.window_since > 0 then
     if not is_enough or answered < SOME_ANSWERED then return end
     local often = learned.learned_interval > 0 and STILL_OFTEN or OFTEN
-    local wider = WIDER * (learned.incident_at - learned.window_since - learned.window_rest) / answered
+    local shown = MARGIN * (learned.incident_at - learned.window_since - learned.window_rest) / answered
     -- rule 29: wider
     if learned.window_refused > often * starts then
-      set_interval(learned, scope, math.max(learned.learned_interval, wider))
+      set_interval(learned, scope, math.max(learned.learned_interval, shown))
     end
   end
   learned.window_since, learned.window_rest = learned.incident_at, 0
@@ -147,7 +147,7 @@ end
 
 -- Section feedback
 
-local NARROWER = 0.92
+local SHORTER = 0.92
 local ENOUGH = 10 -- good answers until the next step
 local LEAST = 5 -- a shorter interval is none (ms)
 local TRIAL = 30 -- starts that count in it
@@ -186,20 +186,20 @@ local function learned_interval_on_metered(learned, scope, feedback, is_new)
   end
   learned.most_interval = feedback.most
   if feedback.quota_interval > 0 then
-    learned.widest_interval = math.min(feedback.quota_interval, feedback.most)
+    learned.interval_by_quota = math.min(feedback.quota_interval, feedback.most)
   end
   if is_new then
     local pause = learned.backoff_end - learned.incident_at -- of the last incident
     learned.window_rest = learned.window_rest + math.max(0, pause - OF_PAUSE) -- rule 29: pauses
     learned.incident_at, learned.is_window_open, learned.clean = NOW, 1, 0
-    if learned.learned_interval == 0 and learned.widest_interval > 0 then
-      set_interval(learned, scope, learned.widest_interval)
+    if learned.learned_interval == 0 and learned.interval_by_quota > 0 then
+      set_interval(learned, scope, learned.interval_by_quota)
     end
   end
   return learned.learned_interval > 0
 end
 
--- Good answers, while requests wait though there is room for them, narrow it step by step, until it is gone.
+-- Good answers, while requests wait though there is room for them, shorten it step by step, until it is gone.
 local function learned_interval_on_good(learned, scope, feedback)
   if learned.learned_interval == 0 or feedback.metered > 0 then return end
   if scope.waiting == 0 or scope.held >= scope.effective.limit then return end
@@ -207,6 +207,6 @@ local function learned_interval_on_good(learned, scope, feedback)
   if learned.clean < ENOUGH or NOW < learned.calm_until then return end
   learned.calm_until, learned.clean = NOW + NEXT_STEP, 0
   learned.held_interval, learned.steps = learned.learned_interval, learned.steps + 1
-  learned.learned_interval = learned.learned_interval * NARROWER ^ learned.steps -- rule 29: narrower
+  learned.learned_interval = learned.learned_interval * SHORTER ^ learned.steps -- rule 29: narrower
   if learned.learned_interval < LEAST then learned_interval_forget(learned) end
 end
