@@ -115,6 +115,7 @@ class SemaphoreSettings(NodeOptions):
         ours["concurrent_requests"] = check_integer(
             settings.get(name), _source(settings, name), least=0, text=True
         )
+        _check_retries(settings)
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls) if field.name in ours})
 
@@ -162,6 +163,22 @@ def _default_limit(settings: BaseSettings) -> tuple[Limit, dict[str, str]]:
     limit = Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), jitter)
     names = {"concurrency": name, "delay": "DOWNLOAD_DELAY", "jitter": name_of_jitter}
     return limit, {part: _source(settings, setting) for part, setting in names.items()}
+
+
+def _check_retries(settings: BaseSettings) -> None:
+    """Raise `SettingsError` for a setting that Scrapy could not read, either: it is needed at each
+    refusal, and each of these requests would fail.
+    """
+    codes = "a list of HTTP statuses, like [500, 503]"
+    for name, read, allowed in (
+        ("RETRY_ENABLED", settings.getbool, "True or False"),
+        ("HTTPERROR_ALLOW_ALL", settings.getbool, "True or False"),
+        ("RETRY_HTTP_CODES", lambda name: [*map(int, settings.getlist(name))], codes),
+    ):
+        try:
+            read(name)
+        except (TypeError, ValueError):
+            raise not_allowed(settings.get(name), _source(settings, name), allowed) from None
 
 
 def _jitter(settings: BaseSettings) -> tuple[float, str]:

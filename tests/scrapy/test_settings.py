@@ -128,6 +128,9 @@ def test_each_part_of_a_limit_names_its_source() -> None:
             "RANDOMIZE_DOWNLOAD_DELAY in the spider's custom_settings",
         ),
         ("DOWNLOAD_DELAY_JITTER", "project", "DOWNLOAD_DELAY_JITTER"),
+        ("RETRY_ENABLED", "cmdline", "RETRY_ENABLED on the command line"),
+        ("HTTPERROR_ALLOW_ALL", "project", "HTTPERROR_ALLOW_ALL"),
+        ("RETRY_HTTP_CODES", "spider", "RETRY_HTTP_CODES in the spider's custom_settings"),
     ],
 )
 def test_errors_name_where_one_of_scrapys_settings_was_set(
