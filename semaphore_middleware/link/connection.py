@@ -477,7 +477,9 @@ class Connection:
                 f"{name} does not accept this user name without a password; an address with a "
                 "password alone is redis://:PASSWORD@HOST"
             )
-        return PasswordRefusedError(f"{name} does not accept this user name and password")
+        return PasswordRefusedError(
+            f"{name} does not accept this user name and password, from {self._connector.source}"
+        )
 
     @property
     def _hint(self) -> str:
@@ -580,6 +582,8 @@ class Connector:
     """The arguments of its constructor, from the URL."""
     call_timeout: float
     """How many seconds a round trip may take."""
+    source: str
+    """Where the user name and the password were set, for errors."""
 
     async def connect(self, target: Target) -> Connection:
         """Open a new connection; one attempt."""

@@ -94,13 +94,14 @@ class Server:
             for_sentinels = {**checked, **of_sentinels}
             if credentials is not None:
                 checked = _with_credentials(checked, credentials, call_timeout)
-            self._connector = Connector(parts.connection_class, checked, call_timeout)
+            source = where if credentials is None else "SEMAPHORE_REDIS_CREDENTIALS"
+            self._connector = Connector(parts.connection_class, checked, call_timeout, source)
             self._connector.make(parts.addresses[0])
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{where}: {_problem_of(error)}") from None
         self._sentinels: Sentinels | None = None
         if parts.kind == "sentinel":
-            own = replace(self._connector, options=for_sentinels)
+            own = replace(self._connector, options=for_sentinels, source=where)
             self._sentinels = Sentinels(parts.addresses, parts.service, own)
         self._cluster = Cluster(parts.addresses, tag_of(prefix), self._connector)
         self.is_cluster = parts.kind == "cluster"

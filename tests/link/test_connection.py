@@ -126,7 +126,8 @@ def locked() -> Iterator[RedisServer]:
 
 async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer) -> None:
     wrong = f"redis://:{PASSWORD}x@127.0.0.1:{locked.tcp_port}"
-    assert "does not accept this user name and password" in await refusal(wrong)
+    said = await refusal(wrong)
+    assert "does not accept this user name and password, from the server's URL" in said
     for url in (locked.tcp_url, locked.url):
         assert "requires a password" in await refusal(url)
     said = await refusal(f"redis://{PASSWORD}@127.0.0.1:{locked.tcp_port}")

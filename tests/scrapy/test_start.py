@@ -355,7 +355,10 @@ def not_permitted(server: RedisServer, _: Any) -> tuple[str, str]:
 
 
 def wrong_password(server: RedisServer, _: Any) -> tuple[str, str]:
-    return f"unix://node:{ENCODED}@{server.path}", "does not accept this user name and password"
+    return (
+        f"unix://node:{ENCODED}@{server.path}",
+        "accept this user name and password, from SEMAPHORE_REDIS_URL",
+    )
 
 
 @both
