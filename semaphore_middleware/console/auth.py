@@ -10,7 +10,7 @@ import socket
 from semaphore_middleware.errors import SettingsError
 
 SERVER = "scrapy-semaphore"  # each answer's Server header, in place of the libraries' versions
-HEAD_TIMEOUT_S = 10.0  # for a head, from the connection's beginning or the last answer; for a body
+HEAD_TIMEOUT_S = 10.0  # to send a head, after the connection or the last answer; to send a body
 
 
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d*)?", re.IGNORECASE)

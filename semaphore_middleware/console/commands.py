@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 PORT = "8379"
-TOKEN = "SEMAPHORE_TOKEN"  # in the environment
+TOKEN = "SEMAPHORE_TOKEN"  # the environment variable
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -184,7 +184,7 @@ class StartsMeter:
 
 
 LAST_HOUR_MINUTES = 60
-LAST_HOUR_SCOPES_MAX = 1000  # in a minute, the first of the table: some 15 MB
+LAST_HOUR_SCOPES_MAX = 1000  # kept of a minute, the first of the table: some 15 MB
 
 
 @dataclass(slots=True)

@@ -94,7 +94,7 @@ class Page:
         self._admin = admin
         self._sections = sections
         self._auth = auth
-        self._refused_at = -math.inf  # as logged
+        self._refused_at = -math.inf  # when a refusal was last logged
         self._keys = f"{{{admin.prefix}}}:"
         self._last_hour = LastHour()
         self._metrics = FleetMetrics(admin.prefix)

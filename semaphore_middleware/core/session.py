@@ -255,7 +255,7 @@ class Session:
         connection = await connect()
         until = self._heartbeat.now() + self.updates.grace
         replies = await self._store.repeat(connection, epoch, updates) or ()
-        last = {reply.update.scope: reply for reply in replies}  # of each lease
+        last = {reply.update.scope: reply for reply in replies}  # of several, the last
         renewed = [lease for lease in leases if lease.scope in last]
         for lease in renewed:
             reply = last[lease.scope]

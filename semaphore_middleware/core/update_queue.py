@@ -25,7 +25,7 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.options import NodeOptions
 
 LEASES_AT_ONCE = 1000  # in one round trip, so that neither side is busy for long
-BATCH_DELAY_S = 0.010  # for how long an update that no request waits for is held back
+BATCH_DELAY_S = 0.010  # how long an update that no request waits for is held back
 SPACING_S = 0.004  # between two calls for requests that the site may have room for
 BUSY_INTERVAL_S = 1 / 250  # between requests: if it is shorter, the node needs its processor
 BUSY_SPACING_S = 0.010  # of such a node's calls: each costs as much as several requests

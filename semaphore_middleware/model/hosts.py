@@ -27,7 +27,7 @@ MAX_SCOPE_CHARS = 1000
 ALLOWED_SCOPE = f"a text of 1 to {MAX_SCOPE_CHARS} characters, no control characters"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that no name has. All line breaks are among them: they would forge log lines."""
-HOSTS_REMEMBERED = 1024  # with values derived from them, which each request needs several times
+HOSTS_REMEMBERED = 1024  # in caches of values that each request needs several times
 PROXY = re.compile(r"(?:\w+://)?(?:[^\s/]*@)?([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})/?")
 """A proxy as users write it, with its host and its port."""
 EVERY = "*"

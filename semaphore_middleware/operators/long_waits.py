@@ -30,7 +30,7 @@ SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site re
 NAMED_HOLDERS_MAX = 5  # holders named in a line
 SITES_MAX = 50  # sites reported: fleets with limits of their own may differ at each site
 NAMED_NODES_MAX = 3  # nodes named that ask for a stricter limit
-RETRY_S = 1.0  # until the server is called again for these
+RETRY_S = 1.0  # from an error to the next call about these nodes
 
 
 class Explaining(Observer):

@@ -47,7 +47,7 @@ class OpenSlot(Slot):
         self._of_settings = slot.concurrency, delay
         self._counted_delay = slot.delay
         self._name_limit = name_limit
-        self._jitters: dict[str, float] = {}  # of the limits of its requests' sites, by scope
+        self._jitters: dict[str, float] = {}  # by scope: of its requests' limit there
         super().__init__(slot.concurrency, slot.delay, 0)
         self.active = Requests()
 

@@ -138,7 +138,7 @@ class NodeState:
         self._renewal_at = 0.0
         self._check_at = math.inf  # a waiting node then asks the server again
         self._unreadable: list[RequestInFlight] = []  # the next call gives them back
-        self._request_limit = MAX_NEW_REQUESTS  # of a call, each way
+        self._request_limit = MAX_NEW_REQUESTS  # of requests in a call, each way
         self._log_wait_at = 0.0
         self._idle = Idle.NO
         self._starts_due = False  # the next call takes start requests of the users' key
