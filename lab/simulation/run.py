@@ -61,14 +61,14 @@ DOWN_AFTER_S = 5.0
 BACKOFF = Backoff(start=0.5, most=2.0, down_after=DOWN_AFTER_S)
 COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
-MOST_KEPT_MS = 2.2 * 86400e3  # of a key
-# of a limit or interval that was learned; a clock set back adds to it
+MOST_KEPT_MS = 2.2 * 86400e3  # a key's longest time to live
+# that of a limit or interval that was learned; a clock set back adds to it
 LESSON_KEPT_MS = 8.3 * 86400e3
 INTERVAL_LEARNED_S = 60.0
-MOST_REFUSED = 0.05
-LEAST_USED = 0.8
+MOST_REFUSED = 0.05  # share of the requests
+LEAST_USED = 0.8  # share of what the site allows
 REFUSAL_S = 0.02  # until a site refuses a request
-CLOSING_S = 2.5  # that closing a node may take
+CLOSING_S = 2.5  # how long closing a node may take
 FIRST_TRY_S = 0.5  # until a node that comes to a site that is down tries it
 JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
 

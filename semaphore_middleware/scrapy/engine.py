@@ -1,4 +1,4 @@
-"""Scrapy's engine, and the private parts of Scrapy 2.19 used in this package, with reasons."""
+"""Scrapy's engine, and the private parts of Scrapy 2.19 used in this folder, with reasons."""
 
 from __future__ import annotations
 
