@@ -9,7 +9,7 @@
 -- Redis creates every function anew in each call, which costs more than running most of them; rarely used
 -- ones are nested in `prepare`.
 
-@include(shared/scopes)
+@include(shared/common)
 
 local UPDATE_BYTES = @bytes(update)
 local MOST = 10 ^ 12 -- the largest number in an update; as milliseconds 31 years

@@ -3,7 +3,7 @@
 -- KEYS: epoch, rules, index; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: the number of permits that the node held, and of its waiting requests.
 
-@include(semaphore_middleware.core:shared/scopes)
+@include(semaphore_middleware.core:shared/common)
 @include(semaphore_middleware.core:shared/promote)
 
 local held, waiting = 0, 0

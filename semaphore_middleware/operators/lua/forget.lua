@@ -2,7 +2,7 @@
 -- limits of nodes without an open entry.
 -- KEYS: epoch, rules, index, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
-@include(semaphore_middleware.core:shared/scopes)
+@include(semaphore_middleware.core:shared/common)
 @include(semaphore_middleware.core:shared/promote)
 
 local scope = read_scope(KEYS[4], KEYS[5], read_fields(KEYS[4]))

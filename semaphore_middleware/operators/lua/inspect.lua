@@ -7,7 +7,7 @@
 --        and the records `member` and `limit` (what its requests ask for). Nil for a scope that cannot be
 --        read, or is left out. Fewer scopes than were named if they have many nodes.
 
-@include(semaphore_middleware.core:shared/scopes)
+@include(semaphore_middleware.core:shared/common)
 @include(semaphore_middleware.core:shared/promote)
 
 local function left(moment)
