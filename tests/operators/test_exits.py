@@ -163,7 +163,7 @@ async def test_a_verb_that_is_broken_breaks_no_other(server: RedisServer, tmp_pa
         (("pause", "proxy:10.0.0.1"), "'proxy:10.0.0.1': no request has this name; write it like"),
         (("reset", "a.test,b.test"), "'a.test,b.test': write each host by itself: 'a.test' and"),
         (("status", "a.test/"), "'a.test/': give only the host: 'a.test'"),
-        (("report", "a.test/"), "'a.test/': give only the host: 'a.test'"),
+        (("report", "a.test/"), "'a.test/': give only the host: 'a.test'"),  # feature: report
         (("limit", SITE, "--rate", ""), "argument --rate: the value is empty"),
         (("status", "--top", "0"), "--top 0: allowed is an integer >= 1"),
         (("status", "--top", "1", "--all"), "give either --top or --all"),
