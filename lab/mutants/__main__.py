@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--base", help="only in lines that changed since this revision")
     parser.add_argument("--only", default="", help="only those with this in their names")
-    parser.add_argument("--sample", type=int, help="so many of them, at random")
+    parser.add_argument("--sample", type=int, help="so many of them, drawn by name")
     parser.add_argument("--seed", default="0", help="of the sample")
     parser.add_argument("-n", "--workers", type=int, default=2)
     return parser.parse_args()
@@ -39,7 +39,8 @@ def chosen(given: argparse.Namespace, found: list[Mutant]) -> list[Mutant]:
         lines = changed_lines(given.base)
         found = [one for one in found if one.change.line in lines[one.file]]
     if given.sample:
-        found = random.Random(given.seed).sample(found, min(given.sample, len(found)))
+        drawn = {one.name: random.Random(f"{given.seed} {one.name}").random() for one in found}
+        found = sorted(found, key=lambda one: drawn[one.name])[: given.sample]
     return found
 
 
