@@ -40,10 +40,10 @@ local function add(place, data, fingerprint, reservation)
   return 1
 end
 
--- The first sites in order, without those to skip. `skipped` is the number of these.
-local function next_sites(most, skip, skipped)
+-- Some of the first `looked_at` sites in order: `most` of those that are not to be skipped.
+local function next_sites(most, skip, looked_at)
   local found = {}
-  for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
+  for _, site in ipairs(redis.call('ZRANGE', sites, 0, looked_at - 1)) do
     if not skip[site] and #found < most then table.insert(found, site) end
   end
   return found
@@ -88,16 +88,16 @@ end
 -- short queue only this node's share, as other nodes need requests, too. Sites that prove to be over the
 -- budgets leave the order: if all of them do, the node asks again.
 local function take(most, most_per_site, may_be_poison, may_be_alone, skip, skipped)
+  local looked_at = most + skipped
   local taken_now = {}
   local node_count = redis.call('ZCARD', nodes)
   local once_failed = may_be_poison and first_poison(1, skip)
   if once_failed then
     take_place(suspects, once_failed, 1, taken_now)
     skip[site_of(once_failed)] = true
-    skipped = skipped + 1
     most = most - 1
   end
-  local in_order = next_sites(most, skip, skipped)
+  local in_order = next_sites(most, skip, looked_at)
   local per_site = math.min(most_per_site, math.ceil(most / #in_order))
   for _, site in ipairs(in_order) do
     local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
