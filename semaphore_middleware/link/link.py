@@ -97,8 +97,7 @@ class Link:
 
     async def connect_again(self) -> Connection:
         """Open another connection like the last one, for another thread."""
-        if self._connection is None:
-            raise ServerUnreachableError(f"{self.server} was not reached yet")
+        assert self._connection is not None, "there are leases to renew"
         return await self._connection.connect_again()
 
     @asynccontextmanager

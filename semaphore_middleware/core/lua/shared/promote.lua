@@ -78,7 +78,6 @@ end
 -- `on_ended` has each of them.
 local function add_up(scope, on_ended)
   local held, waiting, unstarted, suspended, due = 0, 0, 0, 0, math.huge
-  local agreed = scope.concurrency
   scope.concurrency = 0 -- rule 23: ends with its entries
   for_each_entry(scope, function(node, entry)
     if entry.lease_end <= NOW then
@@ -92,7 +91,6 @@ local function add_up(scope, on_ended)
   end)
   scope.held, scope.waiting, scope.unstarted, scope.suspended = held, waiting, unstarted, suspended
   scope.due = due
-  if scope.concurrency == 0 then scope.concurrency = agreed end -- no entry is open
 end
 
 -- Closes the entries whose leases are over, and adds up the others; or leaves that to a later call.
