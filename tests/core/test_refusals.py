@@ -96,20 +96,21 @@ async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outsid
 async def test_nobody_starts_before_the_time_that_the_site_named(
     server: RedisServer, outside: Outside
 ) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
     assert not (await b.take("s", limit=LIMIT)).starts_count
     await a.take("s", 3, limit=LIMIT)
     await b.take("s", limit=LIMIT)
+    await c.take("s", limit=LIMIT)  # it holds no permit
     reply = await report(a, asked_for(200))
     assert (reply.backoff, reply.starts_count, outside.held()) == (200, True, {"a": 2, "b": 1})
     told = outside.notified()  # a request that has not begun yet should not
     backoff = f"backoff {reply.paused_at} 200000 s"
-    assert sorted(told) == [("a", backoff), ("b", backoff), ("b", "retry 200000 s")]
-    await assert_pause(b, 200)
+    assert sorted(told) == [("a", backoff), ("b", backoff), ("c", "retry 200000 s")]
+    await assert_pause(c, 200)
     assert (await b.inspect("s")).backoff_left == pytest.approx(200, abs=60)
     outside.end_backoff()
-    reply = await b.renew("s", limit=LIMIT)
-    assert (reply.granted, reply.starts_count) == (2, False)
+    reply = await c.renew("s", limit=LIMIT)
+    assert (reply.granted, reply.starts_count) == (1, False)
 
 
 async def test_resuming_ends_a_pause_at_once(server: RedisServer) -> None:

@@ -82,6 +82,18 @@ async def test_nodes_do_not_come_back_in_step(clock: Clock) -> None:
     assert all(1.0 <= pause < 3.0 for pause in pauses)
 
 
+async def test_pauses_double_from_the_third_on(clock: Clock) -> None:
+    calls, pauses = Link(Server("redis://localhost", 1.0)), []
+    for _ in range(9):
+        before = clock.now
+        await calls.failed(AWAY)
+        pauses.append(clock.now - before)
+    first = link.FIRST_PAUSE_S
+    means = [first, first, *(min(link.LONGEST_PAUSE_S, first * 2**n) for n in range(1, 8))]
+    ratios = [pause / mean for pause, mean in zip(pauses, means, strict=True)]
+    assert all(0.5 <= ratio < 1.5 for ratio in ratios), ratios
+
+
 async def test_messages_that_are_missed_alone_are_said(clock: Clock, caplog: Log) -> None:
     calls = Link(Server("redis://localhost", 1.0))
     messages = Link(calls.server, lambda: "Messages are late", companion=calls)

@@ -301,12 +301,18 @@ async def test_a_closing_spider(server: RedisServer, site: Site, tmp_path: Path,
 
 
 async def test_closing_during_robots_txt(server: RedisServer, site: Site, tmp_path: Path) -> None:
+    passed = []
+
+    class AfterRobotsTxt:
+        async def process_request(self, request: Request) -> None:
+            passed.append(request.url)
+
     requests = [
         Request(site.url("/slow/a"), meta={"dont_obey_robotstxt": True}),
         Request(site.url("/slow/b")),
     ]
     settings: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path)}
-    crawl = Crawl(server, *requests, **settings)
+    crawl = Crawl(server, *requests, middlewares={AfterRobotsTxt: BEFORE}, **settings)
     await site.until(lambda: site.now == 1)
     await eventually(lambda: waiting(server))
     closing = asyncio.ensure_future(crawl.crawler.engine.close_spider_async(reason="enough"))
@@ -314,6 +320,7 @@ async def test_closing_during_robots_txt(server: RedisServer, site: Site, tmp_pa
     site.let_go()
     await closing
     await crawl.gave_back(1, site)
+    assert requests[1].url not in passed
     await Crawl(server, *requests, **settings).gave_back(2, site)
     assert site.arrivals == ["/slow/a", "/robots.txt", "/slow/b"]
 

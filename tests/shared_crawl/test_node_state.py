@@ -24,6 +24,7 @@ from semaphore_middleware.shared_crawl.client import (
 from semaphore_middleware.shared_crawl.engine import CrawlEngine
 from semaphore_middleware.shared_crawl.keys import Places
 from semaphore_middleware.shared_crawl.node_state import (
+    STARTS_POLL_S,
     CrawlCall,
     IdleCall,
     NodeState,
@@ -300,6 +301,13 @@ def test_start_requests_of_users_come_before_the_end() -> None:
     assert isinstance(node.call(), IdleCall)
 
 
+def test_a_node_that_waits_looks_often_for_start_requests() -> None:
+    node = Node(start_key="starts")
+    node.reply(node.idles(), [])
+    node.reply(node.call(), IdleReply(NextStep.WAIT, 10 * STARTS_POLL_S, [], 0))
+    assert node.state.call_at == node.now + STARTS_POLL_S
+
+
 def test_start_requests_of_users_that_are_reserved_are_queued_in_a_new_run() -> None:
     node = Node(start_key="starts")
     node.reply(node.idles(), [(b"1", b"http://a/"), (b"2", b"no URL")])
@@ -453,7 +461,9 @@ def test_a_promoted_server_is_sent_recent_requests_again(node: Node) -> None:
     node.enqueue("http://a/")
     sent = node.exchange().new
     node.state.new_requests.on_same_server()
+    node.state.has_work.clear()
     node.state.on_promoted_server()
+    assert node.state.has_work.is_set()
     assert node.exchange().new == sent
     node.state.new_requests.on_same_server()
     node.state.new_requests.on_same_server()
