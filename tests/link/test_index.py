@@ -42,6 +42,19 @@ async def test_an_index_that_was_lost_is_made_again_by_one_look(
     assert outside.ttl(KEYS.index) > 0
 
 
+async def test_an_index_of_many_is_made_in_short_calls(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    for number in range(450):
+        await a.take(f"{number}")
+    outside.client.delete(KEYS.index)
+    calls = server.calls("zadd")
+    assert len(await surveyed(a)) == 450
+    begun, complete = 1, 1
+    assert server.calls("zadd") == calls + begun + 3 + complete
+
+
 async def test_a_scope_in_use_costs_no_more(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     await a.take("s", limit=2)

@@ -118,6 +118,16 @@ async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer, outsid
     assert reply.limit == before
 
 
+async def test_without_it_nothing_is_learned_of_latencies(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    plain = Limit(LIMIT_MAX)
+    await a.take("s", limit=plain)
+    await answer(a, Feedback(refused=True), limit=plain)
+    assert float(outside.look("s")[0].learned["working_limit"]) == 0
+
+
 async def test_a_pause_does_not_begin_it_anew_and_a_reset_does(server: RedisServer) -> None:
     a = (await grown_visitor(server)).caller
     await a.admin.pause("s")
