@@ -39,6 +39,7 @@ WORLDS = {
 }
 """Which simulation runs a package."""
 TEST_PACKAGES = {
+    "core": ("core", "report"),
     "link": ("link", "core"),
     "model": ("model", "core", "scrapy"),
 }

@@ -17,7 +17,7 @@ from semaphore_middleware.model.hosts import (
     parse_name,
     scope_name,
 )
-from semaphore_middleware.model.limits import ALLOWED_LIMIT, parse_rate, rate_text
+from semaphore_middleware.model.limits import ALLOWED_LIMIT, LIMITLESS, parse_rate, rate_text
 from tests.support.servers import RedisServer
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
@@ -114,6 +114,25 @@ def test_an_entry_says_where_each_part_was_set() -> None:
         "else": "limit 8 (PER_DOMAIN), delay 1 s (DELAY), jitter 0.5 (JITTER)",
     }.items():
         assert str(table.entry_of(scope)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes", "concurrency"),
+    [
+        ("domain:a.b", ("domain", "host"), 8),
+        ("domain:a.b", ("host", "domain"), LIMITLESS),
+        ("all", ("all", "host"), 8),
+        ("all", ("host", "all"), LIMITLESS),
+        ("a.b", ("domain", "host"), 8),
+    ],
+)
+def test_what_a_limit_leaves_out_is_the_default_s_for_hosts_and_the_first_kind(
+    name: str, scopes: tuple[str, ...], concurrency: int
+) -> None:
+    table = model.parse_limits({name: {"rate": "1/s"}}, {}, DEFAULT, scopes)
+    limit = table.of(name)
+    assert limit is not None
+    assert limit.concurrency == concurrency
 
 
 def test_a_host_may_be_written_in_any_way() -> None:

@@ -17,6 +17,7 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.addon import SemaphoreAddon
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.link.environment import server_of
+from semaphore_middleware.scrapy.hooks import NO_CONCURRENCY_LIMIT
 from semaphore_middleware.scrapy.settings import REPLACED
 from tests.support.crawls import ADD_ON, ALONE, By, Crawl, Log, Patch, pages, scrapy, taken
 from tests.support.nodes import eventually
@@ -29,6 +30,12 @@ def local_slots(crawl: Crawl) -> dict[str, tuple[float, int]]:
     """The delay that each slot of the downloader keeps, and how many requests it holds up."""
     slots = crawl.crawler.engine.downloader.slots
     return {key: (slot.download_delay(), len(slot.queue)) for key, slot in slots.items()}
+
+
+def connections_kept(crawl: Crawl) -> int:
+    """The number of connections to a host that the downloader keeps open."""
+    handler: Any = crawl.crawler.engine.downloader.handlers._get_handler("http")
+    return int(handler._pool.maxPersistentPerHost)
 
 
 class Polite(Visits):
@@ -73,10 +80,17 @@ async def test_the_user_s_settings_stay(server: RedisServer, site: Site, caplog:
     assert "'DOWNLOAD_DELAY': 0.01" in shown
     assert "'CONCURRENT_REQUESTS_PER_DOMAIN': 2" in shown
     assert local_slots(crawl) == {"127.0.0.1": (0.0, 0)}
-    handlers = crawl.crawler.engine.downloader.handlers
-    assert handlers._get_handler("http")._pool.maxPersistentPerHost == 40  # type: ignore[union-attr]
+    assert connections_kept(crawl) == 40
     assert settings["REDIS_URL"] == server.url, "for components that use the same server"
     assert settings["SEMAPHORE_NODE"].startswith("here-")
+
+
+async def test_without_concurrent_requests_connections_are_kept(
+    server: RedisServer, site: Site
+) -> None:
+    crawl = Crawl(server, Request(site.url("/page/")), limit=2, CONCURRENT_REQUESTS=0)
+    await crawl.finished()
+    assert connections_kept(crawl) == NO_CONCURRENCY_LIMIT
 
 
 async def test_how_a_node_is_named(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
