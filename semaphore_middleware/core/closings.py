@@ -58,10 +58,14 @@ class Closings:
     _pages: OrderedDict[str, _Page] = field(default_factory=OrderedDict)
     """The one closed last is at the end."""
 
+    def is_after_last(self, began_at: float) -> bool:
+        """Whether a request that began at this time began after the last closing."""
+        return began_at >= self.closed_at
+
     def note_answer(self, began_at: float) -> None:
         """Note that the site has answered a request that began at this time, whatever it was."""
         self._answers += 1
-        if began_at >= self.closed_at:  # rule 31: later answers
+        if self.is_after_last(began_at):  # rule 31: later answers
             self.unanswered = 0
         self._answered_at = max(self._answered_at, began_at)
 
@@ -69,8 +73,8 @@ class Closings:
         """Note that a request for a page, begun at `began_at`, found its connection closed.
         `may_be_idle`: the connection may have been idle before, and closed for that reason.
         """
-        is_first = began_at >= self.closed_at  # rule 31: once a moment
-        had_answers = self._answers > 0 and self._answered_at >= self.closed_at
+        is_first = self.is_after_last(began_at)  # rule 31: once a moment
+        had_answers = self._answers > 0 and self.is_after_last(self._answered_at)
         if is_first:
             self.closed_at = now
         if may_be_idle and had_answers:  # rule 31: idle connections

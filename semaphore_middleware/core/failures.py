@@ -53,7 +53,7 @@ class Failures:
         """Whether a request that was granted at this time may show that the site answers. After a
         closing, those from before may be open for long, and show nothing.
         """
-        return self.are_many or granted_at >= self.closings.closed_at
+        return self.are_many or self.closings.is_after_last(granted_at)
 
     def note(self, began_at: float, now: float) -> None:
         """Note that a request that began at this time has failed. If it began before the end of the
