@@ -161,9 +161,8 @@ if asks then
     redis.call('HDEL', run, 'idle_since')
   end
 end
-offer_requests()
--- This node may have been notified of an offer, so the next waiting nodes are, too.
-if asks and not has_new_requests and has_requests() then wake_waiting_nodes() end
+-- Without an offer: this node may have been notified of the last one, so the next waiting nodes are, too.
+if not offer_requests() and asks and has_requests() then wake_waiting_nodes() end
 if asks and #taken_now == 0 then wait_for_requests() end
 if has_more_sites then notify(node) end
 return { queued, taken_now, lease_expired, dead_letters, lost }

@@ -216,8 +216,11 @@ local function notify_waiting_nodes()
   end
 end
 
+-- Returns true if there are new requests.
 local function offer_requests()
-  if has_new_requests and has_requests() then make_offer() end
+  if not has_new_requests or not has_requests() then return false end
+  make_offer()
+  return true
 end
 
 -- Keeps the node in `nodes` until its lease ends, whether it works or not.
