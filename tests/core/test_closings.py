@@ -142,8 +142,9 @@ def test_after_a_closing_a_node_makes_one_request_at_a_time_until_an_answer() ->
     close(node, "a")
     node.exchange()
     first, _ = node.ask(), node.ask()
-    asks = node.exchange()
-    assert (asks.requested - asks.returned, asks.suspended) == (1, 1)
+    for _ in range(2):
+        asks = node.exchange()
+        assert (asks.requested - asks.returned, asks.suspended) == (1, 1)
     first._begin()
     first.answered(None)
     first.release()
@@ -172,6 +173,22 @@ def test_after_a_closing_requests_from_before_do_not_count_as_the_one() -> None:
         node.ask()
     asks = node.exchange()
     assert (asks.requested - asks.returned - 1, asks.suspended) == (1, 1)
+
+
+def test_after_a_pause_they_count_as_the_one() -> None:
+    node = LoneNode()
+    answer(node)
+    (before,) = node.hold()
+    for page in "aa":
+        close(node, page)
+        node.exchange()
+    node.pass_time(node.backoff.start)
+    node.ask()
+    asks = node.exchange()
+    assert (asks.requested - asks.returned, asks.suspended) == (1, 1)
+    before.answered(0.1)
+    before.release()
+    assert node.exchange().suspended == 0
 
 
 def test_a_lease_is_kept_while_a_closing_is_remembered() -> None:

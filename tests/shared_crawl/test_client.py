@@ -100,6 +100,14 @@ def test_nodes_that_wait_are_told_of_requests_a_few_at_a_time(client: Redis, one
         one.works()
         for each in waiting:
             assert each.idles().next_step is NextStep.WAIT
+        (own,) = result_of(one.sync([one.new()], demand=ONE)).taken
+        assert listener.get_message(timeout=0.1) is None  # none is left
+        (own,) = result_of(one.sync([one.new(), one.new()], [own], demand=ONE)).taken
+        first, second = hears(), hears()
+        taken = first.pop()
+        assert listener.get_message(timeout=0.1) is None
+        one.works(own)
+        assert {first.idles(taken).next_step, second.idles().next_step} == {NextStep.WAIT}
         one.fill(a=10)  # the first of the site: some are notified
         notified = [hears(), hears()]
         one.fill(a=10)  # no further notification
