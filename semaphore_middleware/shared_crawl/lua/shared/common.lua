@@ -216,7 +216,7 @@ local function notify_waiting_nodes()
   end
 end
 
--- Returns true if there are new requests.
+-- Returns true if it has made an offer.
 local function offer_requests()
   if not has_new_requests or not has_requests() then return false end
   make_offer()
