@@ -160,7 +160,8 @@ class Link:
             if isinstance(error, TwoServersError):
                 stderr.log(logger, logging.ERROR, "%s.", error)
             else:
-                stderr.log(logger, logging.WARNING, "%s. %s.", error, self._while_away())
+                problem = str(error).removesuffix(".")  # servers end their messages with one
+                stderr.log(logger, logging.WARNING, "%s. %s.", problem, self._while_away())
         # The first attempt after a break is often too early, so the second one comes as soon.
         doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
         # Random, so that not all nodes come back at once.

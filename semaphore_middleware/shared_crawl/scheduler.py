@@ -284,6 +284,8 @@ class Scheduler(BaseScheduler):
         if self.restart is not None:
             self.restart.cancel()  # the requests that it has queued are lost, too
         self.state.codec.begin_anew()
+        if self.state.prefetch.is_closing:
+            return  # the next node makes them
         if self.state.start.is_feed and self.engine.reads_start:
             return  # the feed goes on
         self.restart = asyncio.create_task(self._enqueue_start_requests())

@@ -22,7 +22,6 @@ from semaphore_middleware.shared_crawl.client import (
     NotDoneError,
     OtherBudgetsError,
     OtherCrawlError,
-    RunOverError,
     SyncReply,
     WrongTypeError,
 )
@@ -179,8 +178,7 @@ class CrawlSession:
 
     async def _leave(self) -> None:
         if self._task is not None:
-            with suppress(RunOverError):
-                await self._send_rest()
+            await self._send_rest()
         # If the server refuses new requests, the requests that led to them stay unfinished: another
         # node repeats them.
         finished = [] if self._state.new_requests else self._state.finished()
@@ -192,8 +190,8 @@ class CrawlSession:
         self._state.leave()
         try:
             await self._check_if_due()
-            while self._state.has_unsent:
-                await self._call_next()
+            while self._state.has_unsent and not self._state.end.has_come:
+                await self._send()
                 await self._check_if_due()
         except ServerUnreachableError as error:
             if not is_full(error):

@@ -35,6 +35,7 @@ from semaphore_middleware.shared_crawl import (
     spider_start,
 )
 from semaphore_middleware.shared_crawl.client import (
+    CALL_TIMEOUT_S,
     CrawlClient,
     Demand,
     Ending,
@@ -460,6 +461,33 @@ async def test_a_start_that_is_lost_halfway_is_not_read_twice(
         node.enqueue(first.url)
         await node.has_unfinished(2 if once else 1)
         assert [request.url async for request in node.engine._start] == rest
+
+
+@pytest.mark.parametrize("away_s", [0.5, 2 * CALL_TIMEOUT_S])
+@in_simulated_time
+async def test_a_node_that_leaves_while_the_crawl_is_lost_hands_on_its_requests(
+    caplog: Logged, away_s: float
+) -> None:
+    async def start() -> AsyncIterator[Request]:
+        yield Request("http://a/again")
+
+    def take_over() -> None:
+        server.itself.begin_incarnation()
+        server.itself.set_lacking_replicas(False)
+        server.network.break_all()
+
+    server = SimulatedServer(lease=LEASE_S)
+    async with joined_in(server) as node:
+        node.engine.start_again = start
+        node.enqueue("http://a/started")
+        await node.start()
+        server.itself.set_lacking_replicas(True)
+        node.enqueue("http://a/unsent")
+        await node.engine.close_spider_async(reason="shutdown")
+        asyncio.get_running_loop().call_later(away_s, take_over)
+    assert node.unfinished == 2
+    assert caplog.text.count("starts over") == 1
+    assert "enough good replicas to write. The crawl's requests wait" in caplog.text
 
 
 async def test_a_start_that_waits_does_not_outlive_the_crawl(client: Redis) -> None:
