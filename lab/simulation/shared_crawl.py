@@ -119,10 +119,12 @@ class CrawlPlan:
         """True if there is a budget at any time."""
         return any(self.budgets) or any(fault.kind == "budgets" for fault in self.faults)
 
-    @property
-    def reachable(self) -> set[int]:
-        """The pages to be done: no fatal ones, and none that only these link to."""
-        found = {0, *(number for _, number in self.fed), *self.keyed}
+    def reachable(self, lost: Counter[int]) -> set[int]:
+        """The pages to be done: no fatal ones, and none that only these link to. Of what `start`
+        has read from a queue, some is `lost`.
+        """
+        fed = Counter(number for _, number in self.fed) - lost
+        found = {*fed, *self.keyed} if self.fed else {0, *self.keyed}
         to_visit = list(found)
         while to_visit:
             links = self.pages[to_visit.pop()].links
@@ -257,7 +259,7 @@ TROUBLE = OVERTAKING | {
 }
 LOSING = {"flush", "replica", "go back", "split brain", "evict"}  # data
 # A node that dies, or a server that loses data, takes along what `start` has read from a queue; but
-# what a promoted replica lacks of the last calls is sent again.
+# what a promoted replica lacks of the last calls is sent again by nodes that still run.
 SAFE_FOR_FEEDS = {
     *OF_NETWORK,
     "freeze",
@@ -400,7 +402,7 @@ class _ScrapyEngine:
         if not run.plan.fed:
             yield Request(self.node.plan.url_of(0), dont_filter=True)  # as Scrapy's own
         while run.to_feed:
-            number = run.next_fed()
+            number = run.next_fed(self.node)
             if number is None:
                 await asyncio.sleep(0.1)
             else:
@@ -597,6 +599,7 @@ class CrawlNode:
         self.oldest_sent: NewRequest | None = None  # which would be sent again
         self.oldest_since = 0.0
         self.visits = 0
+        self.fed: Counter[int] = Counter()  # what its `start` has read from the queue
         settings = BaseSettings(
             {
                 "REDIS_URL": URL,
@@ -680,6 +683,8 @@ class CrawlNode:
         for left in left_in(self.scheduler) if is_judged else ():
             self.run.violate(f"MEMORY {self.host.name}: {left}")
         self.run.note(self.host.name, f"ends: {reason}, {failed=}")
+        if not self.run.is_quiet_for(self):
+            self.run.lose_recent(self)
         is_late = self.run.server.has_ended and self.began_at > self.run._ended_at
         if failed and not is_late:
             tries = sum(node.number == self.number for node in self.run.nodes)
@@ -705,7 +710,8 @@ class Crawl(Timeline):
         self.died_alone_with: Counter[int] = Counter()
         self.budgets = plan.budgets  # of nodes that are started from now on
         self.to_feed = list(plan.fed)
-        self.fed: Counter[int] = Counter()  # how often a node has read each from the queue
+        self.fed: Counter[int] = Counter()  # how often nodes have read each from the queue
+        self._lost_of_fed: Counter[int] = Counter()  # neither a node nor the server may have it
         self._held = self._held_before = plan.budgets  # those of the run
         self._before_them: Counter[str] = Counter()  # pages that there were when they began to hold
         self._operator = Host(self.world, "operator")
@@ -737,13 +743,23 @@ class Crawl(Timeline):
             self.violate(f"TWICE page {number}: its request has not gone back")
         return self.visits[number]
 
-    def next_fed(self) -> int | None:
+    def next_fed(self, node: CrawlNode) -> int | None:
         """Take a page from the queue that `start` reads, if one has come."""
         if self.world.now - BEGIN_S < self.to_feed[0][0]:
             return None
         _, number = self.to_feed.pop(0)
         self.fed[number] += 1
+        node.fed[number] += 1
         return number
+
+    def lose_recent(self, node: CrawlNode) -> None:
+        """The server may lack the last requests of a node that has ended, or without which the
+        crawl has.
+        """
+        new_requests = node.scheduler.state.new_requests
+        unsent = (new for new, _ in new_requests._unsent)
+        for new in (*new_requests._sent_before, *new_requests._sent, *unsent):
+            self._lost_of_fed[number_of(json.loads(new.data)["url"])] += 1
 
     def on_budgets(self, budgets: Budgets) -> None:
         """The run goes on with others."""
@@ -798,6 +814,9 @@ class Crawl(Timeline):
     def on_end(self) -> None:
         self._ended_at = self.world.now
         self._was_quiet = all(map(self.is_quiet_for, self.nodes))
+        for node in self.nodes:
+            if not (_is_over(node) or self.is_quiet_for(node)):
+                self.lose_recent(node)
 
     def _named(self, name: bytes) -> CrawlNode:
         return next(node for node in self.nodes if node.name == name)
@@ -895,6 +914,7 @@ class Crawl(Timeline):
     def kill(self, node: CrawlNode, away_s: float) -> None:
         """End its process, and start it again later."""
         self.note(node.host.name, "is killed")
+        self.lose_recent(node)
         node.host.kill()
         self.network.break_all(node.host)
         self.start_later(node.number, away_s)
@@ -950,7 +970,8 @@ class Crawl(Timeline):
     def _judge_end(self) -> None:
         self.world.run(self.world.now + 2 * HEARTBEAT_S)
         plan, written = self.plan, Counter(self.written)
-        for number in sorted(plan.reachable) if not plan.is_limited else ():
+        reachable = plan.reachable(self._lost_of_fed)
+        for number in sorted(reachable) if not plan.is_limited else ():
             for item in range(plan.pages[number].items):
                 if not written[number, item]:
                     self.violate(f"LOST item {item} of page {number}")
@@ -961,7 +982,7 @@ class Crawl(Timeline):
         most, of_site = plan.budgets
         if most and not (self.has_lost_data or of_site or self._held != plan.budgets):
             visits = self.visits.total() - self.retried.total()
-            if visits < min(most, len(plan.reachable)):
+            if visits < min(most, len(reachable)):
                 self.violate(f"MAX_PAGES {most}: only {visits}")
         kept = [KEYS.key("run"), KEYS.key("stats")]
         if self.server.fields(KEYS.key("aside")):
@@ -1015,7 +1036,10 @@ class Crawl(Timeline):
             if self.world.now < self._ended_at + PROMPT_S:
                 self._was_quiet = False
         self._overtaken |= fault.kind in OVERTAKING
-        self.has_lost_data |= fault.kind in LOSING or fault.of == "empty"
+        if fault.kind in LOSING or fault.of == "empty":
+            self.has_lost_data = True
+            for node in filter(_is_over, self.nodes):  # it cannot send anything again
+                self._lost_of_fed += node.fed
         at_work = [node for node in self.nodes if node.is_at_work and node.number == fault.node]
         end: End | None = None
         if fault.kind in OF_NODES_AT_WORK:
