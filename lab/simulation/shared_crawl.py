@@ -595,6 +595,7 @@ class CrawlNode:
         self.away_s = 0.5
         self.is_stopped = False  # in order, from outside
         self.closed_at: float | None = None
+        self.has_left = False  # and the server has heard it
         self.starved_s = 0.0
         self.oldest_sent: NewRequest | None = None  # which would be sent again
         self.oldest_since = 0.0
@@ -683,7 +684,8 @@ class CrawlNode:
         for left in left_in(self.scheduler) if is_judged else ():
             self.run.violate(f"MEMORY {self.host.name}: {left}")
         self.run.note(self.host.name, f"ends: {reason}, {failed=}")
-        if not self.run.is_quiet_for(self):
+        self.has_left = self.run.is_quiet_for(self)
+        if not self.has_left:
             self.run.lose_recent(self)
         is_late = self.run.server.has_ended and self.began_at > self.run._ended_at
         if failed and not is_late:
@@ -794,8 +796,7 @@ class Crawl(Timeline):
         node = self._named(name)
         self.note("server", f"{node.host.name} counts as dead")
         # Unless a call has come after it has left, or the server has lost that.
-        is_known = not (self._overtaken or self.has_lost_data)
-        has_left = node.closed_at is not None and is_known
+        has_left = node.has_left and not (self._overtaken or self.has_lost_data)
         is_stalled = node.host.is_stalled and bool(node.scheduler.client.run)  # it has joined
         is_there = node.is_at_work or has_left or is_stalled
         if is_there and self.is_quiet_for(node, may_be_stalled=True):
