@@ -108,8 +108,6 @@ class History:
     def _check_pause(
         self, scope: str, paused_at: float, pause: dict[str, float], begun: list[float]
     ) -> None:
-        if any(rule == "resume" for *_, rule in self.judge.rules[scope]):
-            return
         end = paused_at + pause["length"] / 1000
         late = [at - paused_at for at in begun if paused_at + OFF_S < at < end - OFF_S]
         perhaps = [at - paused_at for at in begun if paused_at < at < end + OFF_S]

@@ -15,6 +15,7 @@ from semaphore_middleware.report.history import Minute, class_of
 from semaphore_middleware.report.records import MINUTE, PAUSE
 
 TALLIES_PER_BATCH = 100
+ROUNDING_MS = 1  # the server counts in whole milliseconds
 _SECONDS, _TIME = Struct(">60H"), Struct(">d")
 _counts_of = attrgetter(*MINUTE.names)
 
@@ -121,16 +122,15 @@ class Diary:
 
     # What happens -------------------------------------------------------------------------------
 
-    def add_start(self, scope: str, must_not_start: bool) -> None:
-        """Count a request begun now; `must_not_start`: under a permit from before a pause."""
+    def add_start(self, scope: str) -> None:
+        """Count a request begun now."""
         wall = self.wall
         tally = self._find_tally(scope, wall)
         tally.requests += 1
         tally.seconds[int(wall % 60)] += 1
         state = self._use(scope)
         state.begun_at = wall
-        if must_not_start:
-            self._note_late_start(scope, state)
+        self._note_late_start(scope, state)
 
     def add_response(self, scope: str, status: int, size: int) -> None:
         """Count a response of `size` bytes; status 0: a request ended without one."""
@@ -160,9 +160,7 @@ class Diary:
         state = self._use(scope)
         state.paused_at = paused_at
         state.pause_length = length
-        # The server's time is rounded down: a start in the same millisecond need not be late.
-        if 1000 * state.begun_at > paused_at + 1:  # promise: starts after a pause
-            self._note_late_start(scope, state)
+        self._note_late_start(scope, state)
 
     def add_cause(
         self, scope: str, paused_at: int, length: float, asked: float, refused: bool
@@ -173,8 +171,9 @@ class Diary:
         note.refused = max(note.refused, int(refused))
 
     def _note_late_start(self, scope: str, state: _ScopeState) -> None:
+        """Note this node's last start if it was within the pause's length."""
         late = 1000 * state.begun_at - state.paused_at
-        if late <= state.pause_length:
+        if ROUNDING_MS < late < state.pause_length - ROUNDING_MS:  # promise: starts after a pause
             note = self._find_note(scope, state.paused_at, state.pause_length)
             note.last = max(note.last, late)
 

@@ -84,7 +84,7 @@ class HistoryWriter(Observer):
         diary = self.diary
         match event:
             case RequestBegun(permit):
-                diary.add_start(permit.scope, permit.must_not_start)
+                diary.add_start(permit.scope)
             case RequestEnded(scope, status, size):
                 diary.add_response(scope, status, size)
             case NodeJoined():  # the first batch announces it

@@ -26,7 +26,7 @@ def notes(diary: Diary) -> dict[int, PauseNote]:
 
 def test_a_start_that_crossed_the_news_of_a_pause_is_noted() -> None:
     diary = Diary(Clock())
-    diary.add_start("s", must_not_start=False)
+    diary.add_start("s")
     diary.set_pause("s", WALL_MS + 250, 1000.0)  # it began after the start
     diary.set_pause("s", WALL_MS - 250, 1000.0)
     diary.set_pause("s", WALL_MS - 2000, 1000.0)  # it was over before the start
@@ -38,11 +38,20 @@ def test_a_start_in_a_pause_is_noted_also_if_the_pause_has_grown() -> None:
     diary = Diary(clock)
     diary.set_pause("s", WALL_MS, 1000.0)
     clock.now += 2.0
-    diary.add_start("s", must_not_start=True)
+    diary.add_start("s")
     diary.set_pause("s", WALL_MS, 5000.0)
     diary.add_cause("s", WALL_MS, 5000.0, asked=3000.0, refused=True)
     diary.add_cause("s", WALL_MS, 4000.0, asked=1000.0, refused=False)
     assert notes(diary) == {WALL_MS: PauseNote(5000.0, asked=3000.0, refused=1, last=2000.0)}
+
+
+def test_a_first_try_in_a_pause_is_noted() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+    diary.set_pause("s", WALL_MS, 1000.0)  # of a site that does not respond
+    clock.now += 0.5
+    diary.add_start("s")  # rule 26: under a permit granted since
+    assert notes(diary) == {WALL_MS: PauseNote(1000.0, last=500.0)}
 
 
 def test_a_start_after_a_pause_is_not_noted() -> None:
@@ -50,7 +59,7 @@ def test_a_start_after_a_pause_is_not_noted() -> None:
     diary = Diary(clock)
     diary.set_pause("s", WALL_MS, 1000.0)
     clock.now += 2.0
-    diary.add_start("s", must_not_start=True)
+    diary.add_start("s")
     assert notes(diary) == {}
 
 
@@ -76,11 +85,11 @@ def test_a_minute_has_the_loosest_limit_that_was_effective_in_it() -> None:
     diary = Diary(clock)
     diary.set_usage("s", 0, 3, 2.0, 2.0)  # a wait alone is no part of the history
     clock.now += 60.0
-    diary.add_start("s", must_not_start=False)
+    diary.add_start("s")
     diary.set_usage("s", 4, 4, 0.0, 0.0)
     diary.set_usage("s", 0, 2, 3.0, 4.0)
     clock.now += 60.0
-    diary.add_start("s", must_not_start=False)
+    diary.add_start("s")
     found = []
     while not diary.is_closed:
         batch = diary.next_batch(is_closing=True)
