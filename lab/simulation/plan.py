@@ -507,7 +507,10 @@ def _mixed(seed: int, random: Random) -> Plan:
         workers=(
             *(Worker(node, (replace(page, hold=1e3),)) for node in range(nodes)),
             *(
-                Worker(node, tuple(replace(page, pause=random.choice(pauses)) for _ in range(200)))
+                Worker(
+                    node,
+                    5 * tuple(replace(page, pause=random.choice(pauses)) for _ in range(200)),
+                )
                 for node in range(nodes)
                 for _ in range(10)
             ),
