@@ -305,8 +305,11 @@ class Judge(Timeline):
         if used > most * length + len(limits):
             self.violate(f"LIMIT a.com: {used:.1f} s used, of {most} permits in {length:g} s")
         interval = max(delay, interval)
+        # Delays with jitter may add up to more than their mean: by five standard deviations.
+        varied = max(limit.delay * limit.jitter for limit in limits)
+        slack = max(0.2 * length, 5 * varied * math.sqrt(len(starts) / 3))
         is_used = used > 0.8 * most * length
-        if is_wanted and len(starts) * interval < 0.8 * length and not is_used:
+        if is_wanted and len(starts) * interval < length - slack and not is_used:
             self.violate(
                 f"UNUSED: {len(starts)} starts in {length:g} s, one in {interval:g} s may be"
             )
