@@ -81,11 +81,8 @@ class Misfortune:
                 take_over = partial(self._take_over, fault.of, is_hidden)
                 if is_hidden and not server.gives_scripts_info:
                     server.after_info = take_over  # then the reply to INFO is of another server
-                    network.world.after(
-                        network.lease / 2, lambda: server.after_info and take_over()
-                    )
-                else:
-                    take_over()
+                    return lambda: server.after_info and take_over()
+                take_over()
             case "split brain":
                 return self._cut_off_master(self._copy_of(network.world.now - fault.of))
             case "jump":
