@@ -93,6 +93,24 @@ async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outsid
         await assert_pause(b, longest)
 
 
+async def test_a_late_refusal_of_an_incident_begins_another_pause(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", 3, limit=LIMIT)
+    await b.take("s", limit=LIMIT)
+    first = await report(a, asked_for(200), age=0.5)
+    outside.end_backoff()
+    late = await report(a, REFUSED, age=10**10)
+    assert (late.backoff, late.paused_at, late.pause_length) == (None, first.paused_at, 200_000)
+    outside.notified()
+    second = await report(a, asked_for(100), age=10**10)
+    assert (second.backoff, second.pause_length) == (100, 100_000)
+    assert second.paused_at > first.paused_at
+    assert ("b", f"backoff {second.paused_at} 100000 s") in outside.notified()
+    assert (await one_more(b, outside, REFUSED)).backoff == START, "it was one incident"
+
+
 async def test_nobody_starts_before_the_time_that_the_site_named(
     server: RedisServer, outside: Outside
 ) -> None:

@@ -12,13 +12,14 @@ end
 
 -- `ends`: the field of its end: `backoff_end`, or a policy's own.
 local function hold_back(pause, is_new, ends)
-  if is_new then
+  local begins = is_new or NOW >= pause_end(learned) -- also for a late refusal of the same incident
+  if begins then
     scope.backoff_begun, learned.paused_at, learned.pause_length = pause, WALL, 0
   end
   learned[ends] = math.max(learned[ends], NOW + pause)
   local length = math.ceil(WALL - learned.paused_at + learned[ends] - NOW)
   learned.pause_length = math.max(learned.pause_length, length)
-  if is_new then warn_holders() end
+  if begins then warn_holders() end
 end
 
 -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
@@ -36,7 +37,7 @@ local function begin_backoff(ends)
     end
     @hook(on_incident)
   end
-  hold_back(pause, is_new, ends)
+  if pause > 0 then hold_back(pause, is_new, ends) end
 end
 
 -- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site that
