@@ -432,21 +432,23 @@ def test_nodes_that_take_part_have_the_same_budgets(client: Redis) -> None:
     assert one.idles().next_step is NextStep.CLOSE
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("end", ["leaves", "killed", "killed, and its lease lost"])
 @pytest.mark.parametrize(
     ("before", "then", "more"), [(9, 2, 0), (9, 4, 1), (0, 2, 2), (2, 3, 1), (2, 0, 7)]
 )
 def test_a_stopped_crawl_goes_on_with_the_budgets_of_the_next_node(
-    client: Redis, before: int, then: int, more: int, is_killed: bool
+    client: Redis, before: int, then: int, more: int, end: str
 ) -> None:
     first = node(client, "first", max_pages_per_site=before)
     first.fill(a=9)
     taken = first.takes(Demand(4, 4))
     first.works(*taken[:3])
-    if is_killed:
-        client.hincrbyfloat(first.keys.key("run"), "wall", -AN_HOUR_MS)  # nobody has called since
-    else:
+    if end == "leaves":
         first.leaves()
+    else:
+        client.hincrbyfloat(first.keys.key("run"), "wall", -AN_HOUR_MS)  # nobody has called since
+    if "lost" in end:
+        client.delete(first.keys.key("working"))
     next_node = node(client, "next", max_pages_per_site=then)
     fetched = 0
     while next_node.idles().next_step is NextStep.TAKE_MORE:

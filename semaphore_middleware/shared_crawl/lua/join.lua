@@ -78,18 +78,23 @@ local function change_budgets()
   redis.call('HDEL', run, 'checked', 'check_from')
 end
 
--- The key `run` is lost, with the leases' clock and the budgets: all taken requests go back, and their nodes
--- begin anew. Returns true if no taken request is left.
-local function stop_lost_nodes()
-  for _, member in ipairs(redis.call('ZRANGE', taken, 0, GIVEN_BACK_AT_ONCE - 1)) do
-    redis.call('ZREM', taken, member)
-    local _, place, failures = read_in_flight(member)
-    put_back(place, failures)
+-- Stops all nodes, some in each call. Returns true if none is left. A node with taken requests may have no
+-- lease: that may be lost.
+local function stop_all_nodes()
+  local left = GIVEN_BACK_AT_ONCE
+  local member = redis.call('ZRANGE', taken, 0, 0)[1]
+  while member and left > 0 do
+    left = left - stop_dead_node((read_in_flight(member)))
+    member = redis.call('ZRANGE', taken, 0, 0)[1]
   end
-  if redis.call('EXISTS', taken) == 1 then return false end
-  redis.call('UNLINK', nodes, working, takers)
+  if not member then redis.call('UNLINK', working) end
+  return not member
+end
+
+-- The key `run` is lost, with the leases' clock and the budgets: all nodes begin anew.
+local function forget_nodes()
+  redis.call('UNLINK', nodes, takers)
   notify_waiting_nodes()
-  return true
 end
 
 -- A run without a page, or with lost requests, is not done: the next node starts it over; or goes on with the
@@ -118,11 +123,9 @@ if of_run and has_other_budgets and has_nodes then
   return { 'budgets', most_pages, most_of_site }
 end
 write_clock() -- before all other writes: a full server refuses this one, and then nothing is written
-if not run_id and not stop_lost_nodes() then return { 'again' } end
+if not run_id then forget_nodes() end
 local goes_on = run_id and not (ended or is_another)
-if goes_on and has_other_budgets and not stop_some(redis.call('ZRANGE', working, 0, -1)) then
-  return { 'again' }
-end
+if (not run_id or goes_on and has_other_budgets) and not stop_all_nodes() then return { 'again' } end
 local left, forgotten = 0, 0
 if is_another and not ended then
   left = redis.call('HLEN', requests) + redis.call('HLEN', claims)
