@@ -109,7 +109,8 @@ class UpdateQueue:
         self._leases_at_once = LEASES_AT_ONCE  # fewer after a time-out
         self._is_check_due = False
         self._in_windows: dict[ScopeLease, None] = {}  # those waiting for `on_window_end`
-        self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}  # by what they call
+        self._timers: dict[Callable[[], object], tuple[float, asyncio.Handle]] = {}
+        """By what they call. The times are kept here, as a timer of uvloop may not know its own."""
         self._spacing = Spacing()
         self._is_draining = False
         self.epoch = b""
@@ -300,12 +301,11 @@ class UpdateQueue:
     def _call_at(self, time: float, do: Callable[[], object]) -> None:
         """Call a function at this time, in place of a time that was set before."""
         self._cancel(do)
-        self._timers[do] = self._loop.call_at(time, self._on_time, do)
+        self._timers[do] = time, self._loop.call_at(time, self._on_time, do)
 
     def _call_by(self, time: float, do: Callable[[], object]) -> None:
         """Call a function at this time, unless an earlier time is set."""
-        timer = self._timers.get(do)
-        if timer is None or time < timer.when():
+        if do not in self._timers or time < self._timers[do][0]:
             self._call_at(time, do)
 
     def _on_time(self, do: Callable[[], object]) -> None:
@@ -313,7 +313,8 @@ class UpdateQueue:
         do()
 
     def _cancel(self, do: Callable[[], object]) -> None:
-        if timer := self._timers.pop(do, None):
+        if do in self._timers:
+            _, timer = self._timers.pop(do)
             timer.cancel()
 
     def cancel_timers(self) -> None:

@@ -1,11 +1,13 @@
-"""Which leases send in the next call, and when that is. No server, no event loop."""
+"""Which leases send in the next call, and when that is. No server."""
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import uvloop
 
 from semaphore_middleware.core.observer import Observers, ProcessStalled
 from semaphore_middleware.core.permit import Permit, Stage
@@ -339,3 +341,15 @@ def test_a_node_that_closes_gives_everything_back_and_takes_no_more() -> None:
     (update,) = node.call().updates
     assert (update.requested, update.returned) == (2, 2)
     assert node.updates.leases == {}
+
+
+@pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_timer_that_is_nearly_due_can_be_set_again(
+    loop_of: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    with closing(loop_of()) as loop:
+        updates = UpdateQueue("n", nodes.OPTIONS, Observers([]), loop, lambda: None)
+        updates.request("s", LIMIT)
+        for _ in range(2):  # uvloop sets no timer for so short a time
+            updates.send_by(updates.leases["s"], 0.0001)
+        updates.cancel_timers()

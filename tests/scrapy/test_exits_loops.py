@@ -70,7 +70,7 @@ async def test_permits_go_back_however_requests_end(
         u: n for u, n in requests_of.items() if u.startswith(site.url("/")) and "never" not in u
     }
     asked = [path for path in site.arrivals if path != "/never"]
-    assert len(asked) == 1 + sum(counted.values())
+    assert len(asked) == 1 + sum(counted.values()), crawl.log
     assert site.most <= 2
 
 
