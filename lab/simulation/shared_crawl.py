@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -809,7 +810,10 @@ class Crawl(Timeline):
         since = max(self._troubled_until, node.host.thawed_at)
         lost_call_s = 2 * CALL_TIMEOUT_S  # what waits for a reply, then connects
         settled = self.world.now - since > lost_call_s + self.plan.lease
-        is_stalled = may_be_stalled and node.host.is_stalled
+        # Its renewal thread renews nothing at a server that has replaced the one it knows.
+        replaced_at = max(self.faults.losses_at, default=-math.inf)
+        is_known = replaced_at < node.host.stalled_at - self.plan.lease
+        is_stalled = may_be_stalled and node.host.is_stalled and is_known
         return settled and (is_stalled or not node.host.is_frozen)
 
     def on_end(self) -> None:
