@@ -498,13 +498,14 @@ class Run:
 
     def _check_keys(self) -> None:
         """Keys expire, except those that exist only once; and the index has all scopes, except
-        those of dead nodes after a jump of the clock.
+        abandoned ones, and those of dead nodes after a jump of the clock.
         """
         listed = self.server.fields(KEYS.index)
         jumps = any(fault.kind == "jump" for fault in self.plan.faults)
         for key, left_ms in self.server.keys_left():
             is_listed = not key.startswith(KEYS.scopes) or key.removeprefix(KEYS.scopes) in listed
-            if COMPLETE in listed and not (is_listed or jumps):
+            is_missing = COMPLETE in listed and not is_listed and not self._is_abandoned(key)
+            if is_missing and not jumps:
                 self.judge.violate(f"INDEX lacks {key.decode()}")
             is_lesson = key.startswith((KEYS.scopes, KEYS.index))
             most_ms = LESSON_KEPT_MS if is_lesson else MOST_KEPT_MS
@@ -708,6 +709,16 @@ class Run:
         """True if any node holds or waits, as the server has it."""
         state = self.server.field(KEYS.of(scope)[0], b"state")
         return state is not None and not state[RECORDS["state"].names.index("idle_since")]
+
+    def _is_abandoned(self, key: bytes) -> bool:
+        """True if all leases of a scope that is in use have ended. Its nodes have died, or gave
+        their permits back while the server was away.
+        """
+        leases_end = RECORDS["entry"].names.index("lease_end")
+        clock = float(self.server.field(KEYS.epoch, b"clock") or "inf")  # or it was evicted
+        names = [name for name in self.server.fields(key) if name.startswith(b"node:")]
+        ends = [self.server.field(key, name)[leases_end] for name in names]
+        return bool(ends) and max(ends) <= clock
 
     # What operators do --------------------------------------------------------------------------
 
