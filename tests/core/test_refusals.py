@@ -101,12 +101,14 @@ async def test_a_late_refusal_of_an_incident_begins_another_pause(
     await b.take("s", limit=LIMIT)
     first = await report(a, asked_for(200), age=0.5)
     outside.end_backoff()
+    began = first.paused_at - 1000
+    outside.edit("s", "learned", paused_at=began)
     late = await report(a, REFUSED, age=10**10)
-    assert (late.backoff, late.paused_at, late.pause_length) == (None, first.paused_at, 200_000)
+    assert (late.backoff, late.paused_at, late.pause_length) == (None, began, 200_000)
     outside.notified()
     second = await report(a, asked_for(100), age=10**10)
     assert (second.backoff, second.pause_length) == (100, 100_000)
-    assert second.paused_at > first.paused_at
+    assert second.paused_at > began
     assert ("b", f"backoff {second.paused_at} 100000 s") in outside.notified()
     assert (await one_more(b, outside, REFUSED)).backoff == START, "it was one incident"
 
