@@ -340,19 +340,14 @@ local function stop_dead_node(name)
   return count
 end
 
--- Stops nodes until enough requests are given back for one call. Returns true if all nodes are stopped.
-local function stop_some(names)
+-- Stops dead nodes, until enough requests are given back for one call.
+local function stop_dead_nodes()
   local left = GIVEN_BACK_AT_ONCE
-  for _, name in ipairs(names) do
-    if left <= 0 then return false end
+  for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
+    if left <= 0 then return end
     if name ~= node then left = left - 1 - stop_dead_node(name) end
   end
-  return true
-end
-
-local function stop_dead_nodes()
-  local are_stopped = stop_some(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE'))
-  if are_stopped then redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now) end
+  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
 end
 
 -- Arguments: how many of the node's stats follow, and each one's name and number.
