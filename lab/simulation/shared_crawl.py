@@ -558,7 +558,7 @@ class _Server(Server):
             data = self.field(KEYS.key("requests"), place) or self.field(KEYS.key("aside"), place)
             if data is not None:
                 number, alone = number_of(json.loads(data)["url"]), in_flight[name] == 1
-                self._crawl.on_return(name, number, name in lost, alone)
+                self._crawl.on_return(name, number, name != caller, alone)
         match reply:
             case [list(), list(taken_now), _, _, _]:  # of `sync`
                 held = (member[:-5].partition(b"\0") for member in self._members("taken"))
