@@ -491,10 +491,13 @@ class Run:
     def _entries(self) -> list[str]:
         found = []
         for scope in self.plan.limits:
-            key = KEYS.of(scope)[0]
-            fields = self.server.fields(key)
-            found += [f"{scope} {name.decode()}" for name in fields if name.startswith(b"node:")]
+            nodes = self._nodes_of(KEYS.of(scope)[0])
+            found += [f"{scope} {name.decode()}" for name in nodes]
         return found
+
+    def _nodes_of(self, key: bytes) -> list[bytes]:
+        """The fields of a scope that are nodes' entries."""
+        return [name for name in self.server.fields(key) if name.startswith(b"node:")]
 
     def _check_keys(self) -> None:
         """Keys expire, except those that exist only once; and the index has all scopes, except
@@ -716,8 +719,7 @@ class Run:
         """
         leases_end = RECORDS["entry"].names.index("lease_end")
         clock = float(self.server.field(KEYS.epoch, b"clock") or "inf")  # or it was evicted
-        names = [name for name in self.server.fields(key) if name.startswith(b"node:")]
-        ends = [self.server.field(key, name)[leases_end] for name in names]
+        ends = [self.server.field(key, name)[leases_end] for name in self._nodes_of(key)]
         return bool(ends) and max(ends) <= clock
 
     # What operators do --------------------------------------------------------------------------
