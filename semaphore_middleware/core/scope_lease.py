@@ -72,6 +72,8 @@ class Node(Announcer, Protocol):
 
     @property
     def grace(self) -> float: ...
+    @property
+    def least_left(self) -> float: ...
     def now(self) -> float: ...
     def new_lease_id(self, above: int = 0) -> int: ...
     def send_now(self, lease: ScopeLease) -> None: ...
@@ -518,7 +520,11 @@ class ScopeLease:
         self.expire_if_due(now)
         # rule 13: message of another lease
         if lease_id == self._totals.lease_id and self.deadline < math.inf:
-            self._take_grants(granted, now)
+            # rule 17: grants near the deadline
+            if self.is_expired(now + self._node.least_left):
+                self._node.send_now(self)  # the reply renews the lease, and grants
+            else:
+                self._take_grants(granted, now)
 
     def on_pause(self, paused_at: int, length: float) -> None:
         """Begin a pause that the site has caused or asked for. Times are in milliseconds."""

@@ -127,6 +127,11 @@ class UpdateQueue:
         return GRACE * self._options.lease
 
     @property
+    def least_left(self) -> float:
+        """Seconds to the deadline of a lease whose next renewal is due."""
+        return (GRACE - RENEWAL) * self._options.lease
+
+    @property
     def backoff(self) -> Backoff:
         """How nodes pause after refusals and failures."""
         return self._options.backoff

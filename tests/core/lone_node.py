@@ -7,7 +7,7 @@ from typing import Any
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.protocol import LeaseUpdate, Reply
 from semaphore_middleware.core.scope_lease import ScopeLease
-from semaphore_middleware.link.lease import GRACE
+from semaphore_middleware.link.lease import GRACE, RENEWAL
 from semaphore_middleware.model.events import Event, Fields
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit
@@ -58,6 +58,7 @@ class LoneNode:
         self.node = "n"
         self.backoff = Backoff()
         self.grace = GRACE_S
+        self.least_left = (GRACE - RENEWAL) * LEASE_S
         self.reuse_window = window
         self.events: list[Event] = []
         self.at_once: list[bool] = []  # for each wish to send
