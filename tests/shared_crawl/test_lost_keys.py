@@ -100,6 +100,15 @@ def test_a_budget_is_not_used_up_by_what_was_taken(client: Redis) -> None:
     assert does_all(one)[0] == 3
 
 
+def test_a_budget_that_was_lost_counts_what_is_fetched_since(client: Redis) -> None:
+    one = node(client, "one", max_pages_per_site=3)
+    one.fill(a=6)
+    in_flight = one.takes(Demand(2, 2))
+    lose(client, one, "budgets")
+    one.works(*in_flight)
+    assert len(one.takes(Demand(6, 6))) == 1
+
+
 def test_a_crawl_that_waits_looks_once_at_what_its_budgets_leave(client: Redis) -> None:
     one = node(client, "one", max_pages_per_site=1)
     one.fill(**{f"site{number}": 2 for number in range(MANY // 2)})

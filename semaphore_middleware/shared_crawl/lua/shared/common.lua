@@ -93,7 +93,9 @@ local function has_all_pages(site)
 end
 
 local function count_in_flight(site, change)
-  if most_of_site > 0 then redis.call('HINCRBY', budgets, site .. '\0', change) end
+  if most_of_site > 0 and redis.call('HINCRBY', budgets, site .. '\0', change) < 0 then
+    redis.call('HDEL', budgets, site .. '\0') -- the count was evicted
+  end
 end
 
 -- Call it only while no request is taken.
