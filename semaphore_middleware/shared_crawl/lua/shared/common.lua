@@ -92,15 +92,15 @@ local function has_all_pages(site)
   return most_of_site > 0 and tonumber(redis.call('HGET', budgets, site) or 0) >= most_of_site
 end
 
-local function count_in_flight(site, change)
-  if most_of_site > 0 and redis.call('HINCRBY', budgets, site .. '\0', change) < 0 then
-    redis.call('HDEL', budgets, site .. '\0') -- the count was evicted
-  end
-end
-
--- Call it only while no request is taken.
+-- Call it only while no request is taken, or after the count was evicted.
 local function forget_in_flight(site)
   if most_of_site > 0 then redis.call('HDEL', budgets, site .. '\0') end
+end
+
+local function count_in_flight(site, change)
+  if most_of_site > 0 and redis.call('HINCRBY', budgets, site .. '\0', change) < 0 then
+    forget_in_flight(site) -- the count was evicted
+  end
 end
 
 -- Puts a site last in the order if it is new there, or has just been first. A site without queued requests,
