@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import ClosedError
+from semaphore_middleware.core.semaphore import CLOSE_S
 from semaphore_middleware.link.link import Link, Subscription
 from semaphore_middleware.link.location import Server
 from tests.support.simulated import SimulatedServer, in_simulated_time
@@ -63,8 +64,9 @@ async def test_nothing_is_left_of_what_opens_and_closes(life: Life) -> None:
                 await task
 
     await asyncio.gather(*(live_often() for _ in range(TASKS)))
+    await asyncio.sleep(CLOSE_S)  # a close that was cancelled goes on
     assert (asyncio.all_tasks(), loop.left) == (tasks, [])
-    # A close that was cancelled has left a lease.
+    # And it may have left a lease.
     async with server.node() as last:
         await asyncio.gather(*(last.acquire("s", 2) for _ in range(2)))
     assert server.held() == {}
