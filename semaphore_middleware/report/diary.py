@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from struct import Struct
 
@@ -68,6 +68,8 @@ class Batch:
     tallies: Sequence[Tally]
     is_last: bool
     """The node writes nothing after this batch."""
+    is_resent: bool = False
+    """It has been sent before, and the server may have counted it."""
 
 
 @dataclass(slots=True)
@@ -212,21 +214,23 @@ class Diary:
         return 60 - self.wall % 60
 
     def next_batch(self, is_closing: bool) -> Batch:
-        """The batch to send: the unanswered one, unchanged; otherwise the next one, of minutes that
-        have ended. If the node is closing, the present minute counts as ended.
+        """The batch to send: the unanswered one; otherwise the next one, of minutes that have
+        ended. If the node is closing, the present minute counts as ended. The first batch of all
+        has no tallies, as the server cannot tell whether it has counted that one before.
         """
-        if self._batch is None:  # rule 27: until it is answered
-            begin = int(self.wall // 60 * 60)
-            over = [tally for tally in self._tallies.values() if is_closing or tally.at != begin]
-            for tally in over:
-                del self._tallies[tally.scope]
-            self._ended = sorted([*self._ended, *over], key=lambda tally: tally.at)
-            first = self._ended[:TALLIES_PER_BATCH]
-            here = [tally for tally in first if tally.at == first[0].at]
-            del self._ended[: len(here)]
-            minute = (here[0].at if here else begin) // 60
-            self._number += 1
-            self._batch = Batch(self._number, minute, here, is_closing and not self._ended)
+        if self._batch is not None:  # rule 27: until it is answered
+            return replace(self._batch, is_resent=True)
+        begin = int(self.wall // 60 * 60)
+        over = [tally for tally in self._tallies.values() if is_closing or tally.at != begin]
+        for tally in over:
+            del self._tallies[tally.scope]
+        self._ended = sorted([*self._ended, *over], key=lambda tally: tally.at)
+        first = self._ended[:TALLIES_PER_BATCH] if self._number else []  # rule 27: announcement
+        here = [tally for tally in first if tally.at == first[0].at]
+        del self._ended[: len(here)]
+        minute = (here[0].at if here else begin) // 60
+        self._number += 1
+        self._batch = Batch(self._number, minute, here, is_closing and not self._ended)
         return self._batch
 
     def on_sent(self, batch: Batch) -> bool:

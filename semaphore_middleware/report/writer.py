@@ -152,11 +152,13 @@ class HistoryWriter(Observer):
         scopes = [tally.scope for tally in batch.tallies]
         keys = self._keys.of_batch(self._node, batch.minute, scopes)
         arguments: list[Any] = [self._kept, self._node, batch.number, batch.minute]
-        arguments += [int(batch.is_last), self._job]
+        arguments += [int(batch.is_last), int(batch.is_resent), self._job]
         for tally in batch.tallies:
             arguments += [encoded(tally.scope), tally.pack()]
         sent = self._now()
         (wall,) = await self._run(connection, [Call(NOTE_HISTORY, keys, arguments)])
+        if wall is None:
+            raise ServerRefusedError("the server has lost whether it has counted it")
         self.diary.set_clock(wall / 1000, sent, self._now())
 
     async def _write_files(self, connection: Connection) -> None:

@@ -16,7 +16,8 @@ async def write(caller: Caller, batch: Batch) -> None:
     """Let this node write a batch."""
     scopes = [tally.scope for tally in batch.tallies]
     node = caller.name.encode()
-    arguments = [KEPT_MS, node, batch.number, batch.minute, int(batch.is_last), b"news"]
+    arguments = [KEPT_MS, node, batch.number, batch.minute]
+    arguments += [int(batch.is_last), int(batch.is_resent), b"news"]
     for tally in batch.tallies:
         arguments += [tally.scope.encode(), tally.pack()]
     call = Call(NOTE_HISTORY, KEYS.of_batch(node, batch.minute, scopes), arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from semaphore_middleware.report.diary import Diary, PauseNote
+from semaphore_middleware.report.diary import Batch, Diary, PauseNote
 
 WALL_S = 6000.0  # a minute begins
 WALL_MS = int(1000 * WALL_S)
@@ -20,8 +20,21 @@ class Clock:
 
 def notes(diary: Diary) -> dict[int, PauseNote]:
     """The notes of pauses in a minute."""
-    (tally,) = diary.next_batch(is_closing=True).tallies
+    (tally,) = first_minute(diary).tallies
     return tally.pauses
+
+
+def first_minute(diary: Diary) -> Batch:
+    """The batch of the first minute, after the one that announces the node."""
+    diary.on_sent(diary.next_batch(is_closing=True))
+    return diary.next_batch(is_closing=True)
+
+
+def test_the_first_batch_only_announces_the_node() -> None:
+    diary = Diary(Clock())
+    diary.add_start("s")
+    assert diary.next_batch(is_closing=True) == Batch(1, 100, [], is_last=False)
+    assert [tally.requests for tally in first_minute(diary).tallies] == [1]
 
 
 def test_a_start_that_crossed_the_news_of_a_pause_is_noted() -> None:
@@ -72,7 +85,7 @@ def test_a_minute_begins_with_the_permits_that_are_held_unless_the_scope_was_lef
     clock.now += 60.0
     for scope in "ab":
         diary.add_response(scope, 200, 1)
-    diary.on_sent(diary.next_batch(is_closing=True))
+    diary.on_sent(first_minute(diary))
     tallies = diary.next_batch(is_closing=True).tallies
     assert [
         (tally.scope, tally.most, tally.limit, tally.least_interval, tally.interval)

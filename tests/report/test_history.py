@@ -7,6 +7,9 @@ import math
 import time
 from typing import Any
 
+import pytest
+
+from lab.simulation.history import writer_of
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.core.keys import Keys
 from semaphore_middleware.operators.admin import Admin
@@ -17,6 +20,8 @@ from semaphore_middleware.report.reader import read_history
 from tests.report.batches import write
 from tests.support.nodes import Caller, eventually
 from tests.support.servers import RedisServer
+
+Log = pytest.LogCaptureFixture
 
 DAY_S = 86400.0
 BODY = 1000  # bytes
@@ -73,6 +78,25 @@ async def test_what_is_sent_twice_counts_once(server: RedisServer) -> None:
         await write(a, batch)
     history = await read_history(a.admin, "s", DAY_S)
     assert [one.requests for one in history.minutes] == [3]
+
+
+async def test_what_may_have_counted_before_its_key_was_lost_does_not_count(
+    server: RedisServer, caplog: Log
+) -> None:
+    async with node(server) as a, Admin(server.url) as admin:
+        said = KEYS.of_batch(a.node.encode(), 0, [])[2]
+        with server.client() as client:
+            await eventually(lambda: client.exists(said))  # the first batch
+            (await a.acquire("s", 1)).release()
+            batch = writer_of(a).diary.next_batch(is_closing=True)
+            await write(await Caller.join(server, a.node), batch)  # and its reply is lost
+            client.delete(said)
+        await a.close()
+        assert (
+            "A minute of this node is missing from the history: the server has lost" in caplog.text
+        )
+        history = await read_history(admin, "s", DAY_S)
+    assert history.sum().requests == 1
 
 
 async def test_a_pause_that_several_nodes_heard_of_counts_once(server: RedisServer) -> None:

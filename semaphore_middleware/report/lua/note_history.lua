@@ -1,21 +1,21 @@
 -- Adds a node's requests to sites in one minute to those of all nodes. May be sent twice, or late: each batch
--- of a node counts once.
+-- of a node counts at most once. The first one has no sites: it only announces the node.
 -- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
 --       nodes that have not sent their last batch, by the time of the newest one; history:said:<node>, a
 --       hash; history:seconds:<minute>, a hash of the starts in each second; then for each scope
 --       history:<hour>:<scope>, a hash.
 -- ARGV: for how long the history is kept (ms); the node; the batch's number; the minute, as minutes of Unix
---       time; 1 if this is the last one; its job; then for each scope its name, and its record `minute` with
---       what follows it.
--- Reply: the server's wall clock (ms).
+--       time; 1 if this is the last one; 1 if it has been sent before; its job; then for each scope its name,
+--       and its record `minute` with what follows it.
+-- Reply: the server's wall clock (ms); nil if the key that would say whether it has counted is lost.
 
 @include(semaphore_middleware.link:shared/wall)
 
 local HISTORY, NODE, BATCH, MINUTE = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local IS_LAST = ARGV[5] == '1'
+local IS_LAST, IS_RESENT = ARGV[5] == '1', ARGV[6] == '1'
 local SITES, NODES, SAID, SECONDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local JOB = ARGV[6]
-local FIRST_KEY, FIRST_ARG = 5, 7
+local JOB = ARGV[7]
+local FIRST_KEY, FIRST_ARG = 5, 8
 local SECONDS_KEPT = 600000 -- ms
 local MOST_SITES = 100000
 local HIGHEST, LOWEST = { @zero(highest) }, { @zero(lowest) } -- sets of the numbers that are not summed
@@ -110,7 +110,9 @@ local function drop_sites()
   end
 end
 
-if BATCH <= tonumber(redis.call('HGET', SAID, 'batch') or 0) then return WALL end -- rule 27: counts once
+local said = tonumber(redis.call('HGET', SAID, 'batch') or 0)
+if BATCH <= said then return WALL end -- rule 27: counts once
+if IS_RESENT and BATCH > 1 and said == 0 then return false end -- rule 27: lost key
 redis.call('HSET', SAID, 'batch', BATCH)
 redis.call('PEXPIRE', SAID, DAY)
 drop_old(NODES)
