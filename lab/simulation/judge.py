@@ -158,6 +158,8 @@ class Judge(Timeline):
             self._check_limit(scope, permit.limit, granted_at)
             self._check_pause(scope, node, granted_at)
             self.starts[scope].append(now)
+            if len(self.open[scope]) >= self._capacity(scope):
+                self._stalled.pop(scope, None)  # all were in use since the last look
         waited = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
         self.longest_wait[node.number] = max(self.longest_wait[node.number], waited)
         self.served_at[node.number] = now
@@ -339,12 +341,12 @@ class Judge(Timeline):
                 for lease in node.semaphore._session.updates.leases.values():
                     leases.append(lease)
                     self._named_at[node.number, lease.scope] = self.world.now
-        for scope, limit in self.plan.limits.items():
+        for scope in self.plan.limits:
             here = [lease for lease in leases if lease.scope == scope]
             is_waited_for = any(lease.waiting for lease in here)
             held = sum(len(one.held) + len(one._orphans) + one._pool.permits for one in here)
             unstarted = sum(lease._unstarted for lease in here)
-            is_free = held < self._capacity(scope, limit)
+            is_free = held < self._capacity(scope)
             if is_waited_for and is_free and self._may_start(scope, unstarted):
                 since = self._stalled.setdefault(scope, self.world.now)
                 # What was unstarted counts as begun when its node's lease is over.
@@ -355,7 +357,8 @@ class Judge(Timeline):
             else:
                 self._stalled.pop(scope, None)
 
-    def _capacity(self, scope: str, limit: Limit) -> int:
+    def _capacity(self, scope: str) -> int:
+        limit = self.plan.limits[scope]
         rules = [rule for _, _, rule in self.rules[scope] if isinstance(rule, int)]
         since = self.world.now - (1 + RENEWAL) * self.plan.lease
         own = [
