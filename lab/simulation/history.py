@@ -51,7 +51,7 @@ class History:
         self._refused[scope] += 1
 
     def _wall(self) -> float:
-        return self.judge.world.now + self.server.clock_ahead_ms / 1000
+        return self.server.wall_ms(self.judge.world.now) / 1000
 
     # In the end ---------------------------------------------------------------------------------
 

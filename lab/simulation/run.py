@@ -733,8 +733,7 @@ class Run:
         """Make a call as a node of another version, which must change nothing."""
         # One that finds a server without a past, or not called for four leases, may use it.
         wall = float(self.server.field(KEYS.epoch, b"wall") or "inf")
-        now_ms = 1000 * self.world.now + self.server.clock_ahead_ms
-        if abs(now_ms - wall) >= 4000 * self.plan.lease:
+        if abs(self.server.wall_ms(self.world.now) - wall) >= 4000 * self.plan.lease:
             return
         call = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
         older = ["1" if part == VERSION else part for part in call.arguments]

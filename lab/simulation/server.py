@@ -103,9 +103,13 @@ class Server:
         self._lua.EVICTED += 1
         self._lua.DB[name] = None
 
+    def wall_ms(self, now: float) -> float:
+        """What its wall clock shows at this time."""
+        return now * 1000 + self.clock_ahead_ms
+
     def set_time(self, now: float) -> None:
         """Move its wall clock on."""
-        self._lua.WALL = now * 1000 + self.clock_ahead_ms
+        self._lua.WALL = self.wall_ms(now)
 
     def execute(self, command: Sequence[bytes], now: float) -> Any:
         """The reply to a command at this time; an error is returned."""
