@@ -137,7 +137,10 @@ class ScopeLease:
             self._pool.take()
             window_end = min(self._window_end(now), self._pool.until)
             self._grant_to(permit, window_end, now, is_reused=True)
-        elif self.is_full and self._totals.is_queued:
+            return
+        # A later request must not get it before this one.
+        self._return_spare()  # promise: no spare permit while a request waits
+        if self.is_full and self._totals.is_queued:
             # The server's queue has this node once, however many of its requests wait.
             self._queue.add(permit, None)
             self._note_wait(permit)

@@ -13,7 +13,7 @@ from semaphore_middleware.core.scope_lease import RETRY_UNREAD_S
 from semaphore_middleware.core.wait_queue import QUEUE_SLACK
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, GRACE_S, LEASE_S, WINDOW_S, LoneNode
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, START_S, WINDOW_S, LoneNode
 from tests.support.crawls import Log
 
 
@@ -165,6 +165,24 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
     node.at_once.clear()
     node.lease.on_granted(update.lease_id, 1)
     assert (node.at_once, node.update().returned) == ([True], 1)
+
+
+@pytest.mark.parametrize("late_by_a_lease", [False, True])
+def test_what_is_spare_is_returned_when_a_request_must_wait(late_by_a_lease: bool) -> None:
+    """Otherwise a later request would get it first, once permits may be reused again."""
+    node = LoneNode(window=4 * LEASE_S if late_by_a_lease else WINDOW_S)
+    (permit,) = node.hold()
+    permit.release()
+    update = node.update()
+    node.clock.now = node.lease.deadline if late_by_a_lease else START_S + 2 * WINDOW_S
+    waiting = node.ask()
+    node.lease.repeated = update.lease_id, node.now() + GRACE_S  # by the renewal thread
+    update = node.exchange(granted=1)
+    assert (update.requested, update.returned) == (2, 1)
+    later = node.ask()
+    assert stages(waiting, later) == ["waiting", "waiting"]
+    node.exchange(granted=2)
+    assert stages(waiting, later) == ["held", "waiting"]
 
 
 def test_a_start_counts_when_its_request_begins() -> None:
