@@ -149,14 +149,9 @@ class HistoryWriter(Observer):
                 is_done = self.diary.is_closed if is_closing else not has_more
 
     async def _write_batch(self, connection: Connection, batch: Batch) -> None:
-        scopes = [tally.scope for tally in batch.tallies]
-        keys = self._keys.of_batch(self._node, batch.minute, scopes)
-        arguments: list[Any] = [self._kept, self._node, batch.number, batch.minute]
-        arguments += [int(batch.is_last), int(batch.is_resent), self._job]
-        for tally in batch.tallies:
-            arguments += [encoded(tally.scope), tally.pack()]
+        call = batch_call(batch, self._keys, self._node, self._job, self._kept)
         sent = self._now()
-        (wall,) = await self._run(connection, [Call(NOTE_HISTORY, keys, arguments)])
+        (wall,) = await self._run(connection, [call])
         if wall is None:
             raise ServerRefusedError("the server has lost whether it has counted it")
         self.diary.set_clock(wall / 1000, sent, self._now())
@@ -191,3 +186,13 @@ class HistoryWriter(Observer):
             if is_full(error.__cause__):
                 raise ServerRefusedError(str(error)) from error
             raise
+
+
+def batch_call(batch: Batch, keys: HistoryKeys, node: bytes, job: bytes, kept: int) -> Call:
+    """The call that writes a node's batch, kept for so many milliseconds."""
+    arguments: list[Any] = [kept, node, batch.number, batch.minute]
+    arguments += [int(batch.is_last), int(batch.is_resent), job]
+    for tally in batch.tallies:
+        arguments += [encoded(tally.scope), tally.pack()]
+    scopes = [tally.scope for tally in batch.tallies]
+    return Call(NOTE_HISTORY, keys.of_batch(node, batch.minute, scopes), arguments)
