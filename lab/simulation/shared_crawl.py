@@ -247,6 +247,8 @@ NOT_EVICTED = {"aside", "failed", "claims", "takers"}
 """What is lost there is nowhere else, or not used here; or a late page may count twice."""
 # Calls come late, or twice, or recent requests are sent again.
 OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands", "restart"}
+# Or replies are not read in time, and their calls repeated.
+REPEATING = OVERTAKING | {"freeze", "block"}
 # A living node may lose its lease.
 TROUBLE = OVERTAKING | {
     "freeze",
@@ -723,6 +725,7 @@ class Crawl(Timeline):
         self._starting = 0  # nodes that will
         self.has_lost_data = False
         self._overtaken = False  # a call may have come late, or twice
+        self._repeated = False  # or was repeated
         self._troubled_until = 0.0
         self._ended_at, self._was_quiet = 0.0, False
 
@@ -741,7 +744,7 @@ class Crawl(Timeline):
         of_users = self.fed[number] + self.plan.keyed.count(number)
         allowed = 1 + (number == 0) + self.returned[number] + self.retried[number] + of_users
         is_unfiltered = self.retried[number] or of_users
-        may_repeat = self.has_lost_data or (is_unfiltered and self._overtaken)
+        may_repeat = self.has_lost_data or (is_unfiltered and self._repeated)
         if self.visits[number] > allowed and not may_repeat:
             self.violate(f"TWICE page {number}: its request has not gone back")
         return self.visits[number]
@@ -877,7 +880,7 @@ class Crawl(Timeline):
         self.written.clear()
         self.nodes.clear()
         self.budgets = self._held = self._held_before = self.plan.budgets
-        self.has_lost_data = self._overtaken = False
+        self.has_lost_data = self._overtaken = self._repeated = False
         for number in range(self.plan.nodes):
             self._start(number, new_run=True)
         self._wait_for_end()
@@ -1041,6 +1044,7 @@ class Crawl(Timeline):
             if self.world.now < self._ended_at + PROMPT_S:
                 self._was_quiet = False
         self._overtaken |= fault.kind in OVERTAKING
+        self._repeated |= fault.kind in REPEATING
         if fault.kind in LOSING or fault.of == "empty":
             self.has_lost_data = True
             for node in filter(_is_over, self.nodes):  # it cannot send anything again
